@@ -35,6 +35,9 @@ $(STAMP): pyproject.toml $(LOCKS)
 # A test process that dies ends the run and is told; with another one in its place, xdist may wait for ever.
 TESTS := $(BIN)/python -m pytest -q -n 2 --dist loadfile --max-worker-restart 0
 
+# Programs among the tests use the tests' helpers.
+PROGRAM := PYTHONPATH=tests/support $(BIN)/python
+
 run: $(STAMP)  ## decode a suite and print a table: METHOD=, SUITE=, LIMIT=
 	$(BIN)/specbench run --method $(METHOD) --suite $(SUITE) --limit $(DOCUMENTS)
 
@@ -59,7 +62,7 @@ docs: $(STAMP)  ## the documentation site, into build/docs/
 
 bench: $(STAMP)  ## our engine beside others, and what its parts cost: SERVERS='NAME=URL …'
 	$(BIN)/specbench bench --documents 15
-	for file in tests/bench_*.py; do $(BIN)/python $$file || exit 1; done
+	for file in tests/bench/bench_*.py; do $(PROGRAM) $$file || exit 1; done
 	SERVERS='$(SERVERS)' DOCUMENTS=15 tools/recipes/bench-servers.sh
 
 bench-peers: $(STAMP)  ## install the engines of others that `make bench` compares with
@@ -78,14 +81,14 @@ reproduce-tables: $(STAMP)  ## the papers' tables beside ours, into results/tabl
 # Without Ray, what concerns it is left out, and the table says so.
 fault-test: $(STAMP)  ## faults and recovery from them (over 30 minutes), and what hostile programs get (2 minutes)
 	-$(LOCKED) -r tools/supply/workers.txt
-	$(BIN)/python tests/faults/main.py
-	$(BIN)/python tests/hostile_table.py
+	$(PROGRAM) tests/faults/main.py
+	$(PROGRAM) tests/hostile_table.py
 
 fuzz: $(STAMP)  ## 20,000 hostile files
-	$(BIN)/python tests/fuzz.py --inputs 20000
+	$(PROGRAM) tests/fuzz.py --inputs 20000
 
 determinism: $(STAMP)  ## every method twice, in fresh processes
-	$(BIN)/python tests/determinism_long.py
+	$(PROGRAM) tests/determinism_long.py
 
 mutants: $(STAMP)  ## defects that are put in on purpose, which the tests must find
 	$(BIN)/python tests/mutants/main.py

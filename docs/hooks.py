@@ -113,7 +113,7 @@ def settings(names: str) -> str:
 
 
 def _settings(name: str) -> str:
-    spec = read(SUITES / "methods" / f"{name}.yaml")
+    spec = read(next((SUITES / "methods").rglob(f"{name}.yaml")))
     about = meanings(spec["method"])
     given: dict[str, Any] = spec["settings"] or {}
     head = f"**`{name}`**: {spec['description']}" + (f" ({spec['paper']})" if spec["paper"] else "")
@@ -128,9 +128,7 @@ def _settings(name: str) -> str:
 def meanings(method: str) -> dict[str, str]:
     """What each setting of a method means, from the fields of its pydantic class."""
     stem = method.replace("-", "_") + "_" * iskeyword(method)
-    folder = ROOT / "specbench" / "methods"
-    path = next(one for one in (folder / f"{stem}.py", *folder.glob(f"*/{stem}.py")) if one.is_file())
-    return fields(named(path), "Settings")
+    return fields(named(next((ROOT / "specbench" / "methods").rglob(f"{stem}.py"))), "Settings")
 
 
 def named(path: Path) -> str:
@@ -206,7 +204,8 @@ def lines(kind: str) -> str:
         ]
         return table(["task", "what it is", "bundled counterpart", "metric and filter"], rows)
     folder = SUITES if kind == "suites" else SUITES / kind
-    return listed(sorted(folder.glob("*.yaml")), kind.removesuffix("s"))
+    paths = folder.rglob("*.yaml") if kind == "methods" else folder.glob("*.yaml")
+    return listed(sorted(paths, key=lambda path: path.stem), kind.removesuffix("s"))
 
 
 def counterparts(task: dict[str, Any]) -> str:

@@ -16,12 +16,12 @@ TESTS = Path(__file__).parent
 FOLDERS = ("engine", "methods")
 NOT_GATES = {
     "test_collaboration_settings.py": "reads settings",
-    "test_datastore.py": "reads files of the host",
+    "test_rest_datastore.py": "reads files of the host",
     "test_eagle_head.py": "reads configurations",
     "test_folders.py": "reads files of the host",
     "test_heads.py": "reads files of the host",
     "test_measure.py": "its clock is moved by hand",
-    "test_memory.py": "reads files of the host",
+    "test_csd_memory.py": "reads files of the host",
     "test_models.py": "reads files of the host",
     "test_openvino.py": "OpenVINO computes on the CPU",
     "test_oracle.py": "checks the oracle, on the CPU",
@@ -40,7 +40,7 @@ WORKERS = min(12, os.cpu_count() or 1)  # each holds the device's context, half 
 
 def gates() -> list[Path]:
     """The files of the gate tests."""
-    paths = sorted(path for folder in FOLDERS for path in (TESTS / folder).glob("test_*.py"))
+    paths = sorted(path for folder in FOLDERS for path in (TESTS / folder).rglob("test_*.py"))
     return [path for path in paths if path.name not in NOT_GATES]
 
 

@@ -1,7 +1,7 @@
 """What hostile programs got, by class and isolation: python tests/hostile_table.py. Exit code 1 if it is too much.
 
 Forged: wrong programs that were scored as correct. Escaped: programs that reached what they wanted, of which `limits`
-leaves some open (tests/hostile.py names them). As root, everything is tried as another user as well.
+leaves some open (tests/support/hostile.py names them). As root, everything is tried as another user as well.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-sys.path[:1] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+sys.path[:1] = [str(Path(__file__).parent / name) for name in ("support", ".", "..")]
 
 # ruff: noqa: E402 (the path comes first)
 from forging import FORGING, TESTS

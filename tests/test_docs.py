@@ -138,7 +138,7 @@ def test_make_targets_exist(target):
 def test_every_method_has_its_settings_on_a_page():
     groups = [group for text in TEXTS.values() for group in re.findall(r"^<!-- settings: (.+) -->$", text, re.M)]
     named = [name for group in groups for name in group.split(", ")]
-    assert sorted(named) == sorted(path.stem for path in (SUITES / "methods").glob("*.yaml"))
+    assert sorted(named) == sorted(path.stem for path in (SUITES / "methods").rglob("*.yaml"))
 
 
 def test_every_recipe_has_its_settings_on_a_page():

@@ -53,7 +53,7 @@ def test_the_main_loop_fits_on_a_few_screens():
 
 
 UPWARDS = {
-    "engine/accept.py": "from specbench.methods import csd",
+    "engine/accept.py": "from specbench.methods.lossy import csd",
     "results/records.py": "from specbench.measure import loop",
     "analysis/metrics.py": "from specbench.tasks import harness",
     "report/words.py": "from specbench.papers import published",

@@ -101,7 +101,7 @@ SUITE = "description: one\nlimit: 1\ntasks: [{task: TASK, fewshot: 0, max_new_to
 def environment(home: Path, **changes: str) -> dict[str, str]:
     """That of a user who has switched nothing off, in a home folder of their own."""
     kept = {key: value for key, value in os.environ.items() if key not in SWITCHES and "proxy" not in key.lower()}
-    paths = os.pathsep.join(map(str, (TESTS.parent, TESTS)))
+    paths = os.pathsep.join(map(str, (TESTS.parent, TESTS, TESTS / "support")))
     own = {"HOME": str(home), "HF_HOME": str(home / "hub"), "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     return kept | own | {"PYTHONDONTWRITEBYTECODE": "1"} | changes
 
@@ -143,7 +143,7 @@ def place(tmp_path_factory) -> Path:
     jsonl(folder / "traces.jsonl", {"prompt": [5, 6, 7, 8], "generated": [5, 6, 7, 8, 9]})
     jsonl(folder / "answers.jsonl", answer(81, [6, 4], [1.0, 0.5], [3, 2, 1, 2, 2]))
     (folder / "heads").mkdir()
-    shutil.copy(SUITES / "methods" / "heads" / "specdecpp-pocket.safetensors", folder / "heads")
+    shutil.copy(SUITES / "trained" / "heads" / "specdecpp-pocket.safetensors", folder / "heads")
     return folder
 
 

@@ -185,7 +185,7 @@ def evil_run(honest: Path, target: Path, command: tuple[str, ...] = (), **info: 
     facts["plan"] |= info
     Path("evil/manifest.json").write_text(json.dumps(facts))
     Path("heads").mkdir()
-    shutil.copy(config.SUITES / "methods" / "heads" / "specdecpp-pocket.safetensors", "heads")
+    shutil.copy(config.SUITES / "trained" / "heads" / "specdecpp-pocket.safetensors", "heads")
 
 
 @pytest.mark.parametrize("command", READERS.values(), ids=READERS)

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from specbench.analysis import compare, pooled
 from specbench.config import MethodSpec, UserError
 from specbench.methods import settings_of
-from specbench.methods.cos.combining import weights_of
-from specbench.methods.cos.cos import gammas_of
+from specbench.methods.collaborative.cos.combining import weights_of
+from specbench.methods.collaborative.cos.cos import gammas_of
 from specbench.results import records
 from specbench.results.records import flatten
 from specbench.results.stored import StoredRun

@@ -17,7 +17,7 @@ from specbench.analysis.drafts import recorded_times
 from specbench.analysis.forward_times import Times, from_option
 from specbench.analysis.metrics import of_method
 from specbench.config import MethodSpec, UserError
-from specbench.methods.sequoia import Plan
+from specbench.methods.trees.sequoia import Plan
 from specbench.results.records import DECISIONS
 from specbench.results.stored import StoredRun
 

@@ -11,6 +11,7 @@ from specbench.config.change import variant as variant
 from specbench.config.load import PACKAGE as PACKAGE
 from specbench.config.load import SUITES as SUITES
 from specbench.config.load import checked_lines as checked_lines
+from specbench.config.load import files as files
 from specbench.config.load import load_method as load_method
 from specbench.config.load import load_pair as load_pair
 from specbench.config.load import load_suite as load_suite

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from specbench.base.errors import UserError, did_you_mean
-from specbench.base.untrusted import is_file, read_mapping
+from specbench.base.untrusted import read_mapping
 from specbench.config import own_methods
 from specbench.config.messages import wrong_value
 from specbench.config.own_tasks import resolved_line, tasks_of_folder
@@ -35,7 +35,12 @@ Spec = TypeVar("Spec", bound=BaseModel)
 
 def names(kind: str) -> list[str]:
     """The names in suites/; kind is `pairs`, `methods` or `suites`."""
-    return sorted(path.stem for path in _folder(kind).glob("*.yaml"))
+    return sorted(files(kind))
+
+
+def files(kind: str) -> dict[str, Path]:
+    """The YAML files in suites/ by name; kind is `pairs`, `methods`, which lie in families, or `suites`."""
+    return {path.stem: path for path in _folder(kind).glob("**/*.yaml" if kind == "methods" else "*.yaml")}
 
 
 def load_pair(text: str | PairSpec) -> PairSpec:
@@ -153,21 +158,21 @@ def checked_lines(
 
 def load_method(text: str) -> MethodSpec:
     """A method by name, YAML file or FILE.py. A variant names a `method` and changes some of its settings."""
-    shipped = names("methods")
+    shipped = files("methods")
     if text in shipped:
-        return _shipped_method(_folder("methods"), text).model_copy(deep=True)
+        return _shipped_method(shipped[text]).model_copy(deep=True)
     if own_methods.implementation(text):
-        raw = own_methods.read(text, shipped)
+        raw = own_methods.read(text, sorted(shipped))
         return _method(raw, str(own_methods.yaml_of(raw["method"])) if raw.get("settings") else text)
     raw, name = _read("methods", text)
     if text.endswith((".yaml", ".yml")):
-        raw["method"] = _base_of(str(raw.get("method")), text, shipped)
+        raw["method"] = _base_of(str(raw.get("method")), text, sorted(shipped))
     return _whole(raw, name, text)
 
 
 @cache  # a YAML takes some 10 ms to parse, and `methods.names` asks for all
-def _shipped_method(folder: Path, name: str) -> MethodSpec:
-    return _whole(read_mapping(folder / f"{name}.yaml", name), name, name)
+def _shipped_method(path: Path) -> MethodSpec:
+    return _whole(read_mapping(path, path.stem), path.stem, path.stem)
 
 
 def _whole(raw: dict[str, Any], name: str, text: str) -> MethodSpec:
@@ -256,10 +261,10 @@ def _read(kind: str, text: str) -> tuple[dict[str, Any], str]:
     """The mapping in a YAML file, of suites/ or the user's, and the file's name without ending."""
     if text.endswith((".yaml", ".yml")):
         return read_mapping(Path(text), text), Path(text).stem
-    path, noun = _folder(kind) / f"{text}.yaml", kind.removesuffix("s")
-    if path.parent != _folder(kind) or "\0" in text:  # a name must not lead to another folder
+    path, noun = files(kind).get(text), kind.removesuffix("s")
+    if path is None and (Path(text).name != text or "\0" in text):  # a path, not a name
         raise UserError(f"{text!r} is not a name of a {noun}; give a name, or a file that ends in .yaml")
-    if not is_file(path):
+    if path is None:
         hint = did_you_mean(text, names(kind))
         raise UserError(f"no {noun} {text!r}{hint}; `specbench list {kind}` shows all, or give a YAML file")
     return read_mapping(path, text), text

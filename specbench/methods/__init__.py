@@ -1,7 +1,7 @@
-"""The decoding methods, each in a file of its own, and what several of them share.
+"""The decoding methods, each in a file of its own in the folder of its family, and what several families share.
 
-A method is a module with `Settings` and `build(settings, pair, watch)`: a file here, or in a family's folder, and a
-YAML of the same name in suites/methods/. No list names it.
+A method is a module with `Settings` and `build(settings, pair, watch)`: a file in any folder here, and a YAML of the
+same name in suites/methods/. No list names it.
 """
 
 import importlib
@@ -33,7 +33,7 @@ def names_with(function: str) -> list[str]:
 
 
 def module(name: str) -> ModuleType:
-    """The module of a method, such as `cos-sd` in cos/cos_sd.py, or one that specbench did not bring.
+    """The module of a method, such as `eagle3-typical` in heads/eagle3_typical.py, or one that specbench did not bring.
 
     Raises:
         UserError: no method has the name, or it is an own one that must not or cannot be imported.
@@ -50,12 +50,11 @@ def stem_of(name: str) -> str:
 def _shipped(name: str) -> ModuleType:
     stem = stem_of(name)
     if re.fullmatch("[a-z][a-z0-9_]*", stem):
-        for path in (FOLDER / f"{stem}.py", *FOLDER.glob(f"*/{stem}.py")):
-            if path.is_file():
-                parts = path.relative_to(FOLDER).with_suffix("").parts
-                method = importlib.import_module(".".join((__name__, *parts)))
-                if hasattr(method, "build"):
-                    return method
+        for path in FOLDER.rglob(f"{stem}.py"):
+            parts = path.relative_to(FOLDER).with_suffix("").parts
+            method = importlib.import_module(".".join((__name__, *parts)))
+            if hasattr(method, "build"):
+                return method
     raise UserError(f"no method {name!r}; `specbench list methods` shows all")
 
 

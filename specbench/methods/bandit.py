@@ -9,8 +9,8 @@ from pydantic import Field
 from specbench.engine.lengths import DraftToken, Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Verdict
+from specbench.methods.chains.sps import adaptive
 from specbench.methods.drafting import ChoiceSettings
-from specbench.methods.sps import adaptive
 
 Floats = NDArray[np.float64]
 

@@ -16,8 +16,8 @@ from specbench.engine.models.heads import Head, load_once, placed, refuse_damage
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST
 from specbench.engine.types import Method, Scored, Watch
-from specbench.methods.eagle3 import Eagle3, EagleDrafter, check_target, head_session
-from specbench.methods.eagle3 import Settings as Base
+from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter, check_target, head_session
+from specbench.methods.heads.eagle3 import Settings as Base
 
 KIND = "chimera"
 

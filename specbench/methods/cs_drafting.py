@@ -12,9 +12,9 @@ from specbench.config import Settings as Base
 from specbench.engine.drafters import Drafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Draft, Method, Sampling, Watch
-from specbench.methods.fly import LookupDrafter, lookup
-from specbench.methods.rsd import refuse_long
-from specbench.methods.sps import SpS
+from specbench.methods.chains.sps import SpS
+from specbench.methods.lossy.fly import LookupDrafter, lookup
+from specbench.methods.trees.rsd import refuse_long
 
 
 class Settings(Base):

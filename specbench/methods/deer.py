@@ -16,7 +16,7 @@ from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.session import Session
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Method, Round, Sampling, Stateless, Watch
-from specbench.methods.dflash import TEXT, Settings, Slots, block_of, loaded
+from specbench.methods.blocks.dflash import TEXT, Settings, Slots, block_of, loaded
 
 __all__ = ["Settings", "build"]
 

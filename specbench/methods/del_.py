@@ -29,8 +29,8 @@ from specbench.engine.sampling import draw, wide
 from specbench.engine.session import Session
 from specbench.engine.speculate import Headed
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
-from specbench.methods.confidence import Confidence
-from specbench.methods.kangaroo import check_target, exit_adapter
+from specbench.methods.layers.kangaroo import check_target, exit_adapter
+from specbench.methods.lengths.confidence import Confidence
 
 KIND = "del"
 Compared = tuple[NDArray[np.bool_], NDArray[np.float64]]  # [E, n] each: see `compared`

@@ -5,8 +5,8 @@ Lossless. It decodes as DFlash does; what differs is in the head.
 
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method, Watch
-from specbench.methods import dflash
-from specbench.methods.dflash import MIXED, Settings
+from specbench.methods.blocks import dflash
+from specbench.methods.blocks.dflash import MIXED, Settings
 
 __all__ = ["Settings", "build"]
 

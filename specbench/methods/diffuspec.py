@@ -27,9 +27,9 @@ from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.sampling import wide
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Method, Sampling, Verdict, Watch
-from specbench.methods.dflash import KIND, BlockDrafter, DFlash, loaded
-from specbench.methods.rest_datastore import END, Datastore, find_datastore
-from specbench.methods.rsd import refuse_long
+from specbench.methods.blocks.dflash import KIND, BlockDrafter, DFlash, loaded
+from specbench.methods.lookup.rest_datastore import END, Datastore, find_datastore
+from specbench.methods.trees.rsd import refuse_long
 
 ORDER = 3  # of the n-gram model (paper)
 PRIOR = 2.0  # occurrences of a context that weigh as much as all shorter contexts together (our inference)

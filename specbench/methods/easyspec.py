@@ -25,7 +25,7 @@ from specbench.engine.runtimes.types import Reads, Runtime
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Method, Sampling, Watch
-from specbench.methods.sps import SpS
+from specbench.methods.chains.sps import SpS
 
 
 class Settings(Base):

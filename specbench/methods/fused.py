@@ -16,7 +16,7 @@ from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Method, Sampling, Scored, Watch
-from specbench.methods.sps import SpS
+from specbench.methods.chains.sps import SpS
 
 
 class Settings(Base):

@@ -23,10 +23,10 @@ from specbench.engine.session import Session
 from specbench.engine.speculate import read_once, speculate
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Stateless, Watch
-from specbench.methods import eagle3
-from specbench.methods.eagle3 import EagleDrafter, Grown, Read, best_of, levels
-from specbench.methods.recycling import Successors, grow, template
-from specbench.methods.rsd import refuse_long
+from specbench.methods.heads import eagle3
+from specbench.methods.heads.eagle3 import EagleDrafter, Grown, Read, best_of, levels
+from specbench.methods.lookup.recycling import Successors, grow, template
+from specbench.methods.trees.rsd import refuse_long
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

@@ -22,8 +22,8 @@ from specbench.engine.speculate import speculate
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.drafting import bounded
-from specbench.methods.pld import Index
-from specbench.methods.rsd import refuse_long
+from specbench.methods.lookup.pld import Index
+from specbench.methods.trees.rsd import refuse_long
 
 
 class Settings(Base):

@@ -27,7 +27,7 @@ from specbench.engine.sampling import draw
 from specbench.engine.session import Session
 from specbench.engine.speculate import Headed, read_once
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
-from specbench.methods.rsd import refuse_long
+from specbench.methods.trees.rsd import refuse_long
 
 BRANCHES = "branches"  # the role of the draft model while it drafts them
 

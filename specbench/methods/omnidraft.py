@@ -24,10 +24,10 @@ from specbench.engine.session import Session, positions
 from specbench.engine.translate import Reading, Translation
 from specbench.engine.translated import Translated
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
+from specbench.methods.chains.sps import SpS
 from specbench.methods.omnidraft_merge import Merged, Merging, Spellings, exact_merged, greedy_chances
 from specbench.methods.osd import Learner, LearningSettings
-from specbench.methods.rsd import refuse_long
-from specbench.methods.sps import SpS
+from specbench.methods.trees.rsd import refuse_long
 
 LEAST = 1e-6  # probabilities are kept this far from 0 and from 1
 

@@ -20,8 +20,8 @@ from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Method, Round, Sampling, Watch
-from specbench.methods.rsd import refuse_long
-from specbench.methods.sps import SpS
+from specbench.methods.chains.sps import SpS
+from specbench.methods.trees.rsd import refuse_long
 
 UPDATES = "updates"  # the name of their seconds in a run's apart.json
 Text = tuple[list[int], list[int]]  # tokens with the prompt's, and the places in them whose draft was rejected

@@ -16,8 +16,8 @@ from specbench.engine.drafters import ModelDrafter
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Draft, Method, Sampling, Verdict, Watch
+from specbench.methods.chains.sps import SpS
 from specbench.methods.fused import Panel, panel
-from specbench.methods.sps import SpS
 
 
 class Settings(Base):

@@ -23,9 +23,9 @@ from specbench.engine.session import LAST, Session
 from specbench.engine.speculate import Headed, read_once
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
-from specbench.methods.eagle3 import best_children, check_target, rising
-from specbench.methods.rsd import refuse_long
+from specbench.methods.heads.eagle3 import best_children, check_target, rising
 from specbench.methods.specblock_tree import BlockTree, Slots, widths
+from specbench.methods.trees.rsd import refuse_long
 
 KIND = "specblock"
 

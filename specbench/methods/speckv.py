@@ -16,8 +16,8 @@ from specbench.config import UserError
 from specbench.engine.lengths import DraftToken, Lengths
 from specbench.engine.models.heads import Head, find_head
 from specbench.engine.models.pair import Pair
+from specbench.methods.chains.sps import adaptive
 from specbench.methods.drafting import ChoiceSettings
-from specbench.methods.sps import adaptive
 
 KIND = "speckv"
 SIGNALS = 2  # q(d) and H(q) of a round's first draft token

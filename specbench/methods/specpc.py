@@ -19,8 +19,8 @@ from specbench.config import UserError
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method, Round, Sampling, Stateless, Watch
-from specbench.methods.sps import SpS
-from specbench.methods.vanilla import Vanilla
+from specbench.methods.chains.sps import SpS
+from specbench.methods.chains.vanilla import Vanilla
 
 
 class Settings(Base):

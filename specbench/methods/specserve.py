@@ -10,9 +10,9 @@ from pydantic import Field
 
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
-from specbench.methods.confidence import Confidence
+from specbench.methods.chains.sps import adaptive
 from specbench.methods.drafting import StopSettings
-from specbench.methods.sps import adaptive
+from specbench.methods.lengths.confidence import Confidence
 
 
 class Settings(StopSettings):

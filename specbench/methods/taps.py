@@ -21,9 +21,9 @@ from specbench.engine.session import Session
 from specbench.engine.speculate import Headed
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
-from specbench.methods import eagle3
-from specbench.methods.eagle3 import KIND, SHAPES, EagleDrafter, Grown, eagle_head, head_session
-from specbench.methods.rsd import refuse_long
+from specbench.methods.heads import eagle3
+from specbench.methods.heads.eagle3 import KIND, SHAPES, EagleDrafter, Grown, eagle_head, head_session
+from specbench.methods.trees.rsd import refuse_long
 
 
 class Settings(Base):

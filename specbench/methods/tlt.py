@@ -22,11 +22,11 @@ from specbench.engine.session import Session
 from specbench.engine.speculate import Headed
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Sampling, Verdict, Watch
-from specbench.methods import eagle3
 from specbench.methods.drafting import DraftedMethod
-from specbench.methods.eagle2 import Grow, Growing
-from specbench.methods.eagle3 import EagleDrafter, Grown, Read, grow
-from specbench.methods.rsd import refuse_long
+from specbench.methods.heads import eagle3
+from specbench.methods.heads.eagle3 import EagleDrafter, Grown, Read, grow
+from specbench.methods.trees.eagle2 import Grow, Growing
+from specbench.methods.trees.rsd import refuse_long
 
 Size = Annotated[int, Field(ge=1)]
 

@@ -20,10 +20,10 @@ from specbench.engine.models.heads import find_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Method, Round, Sampling, Watch
-from specbench.methods.eagle3 import KIND, SHAPES, check_target, eagle_head
+from specbench.methods.heads.eagle3 import KIND, SHAPES, check_target, eagle_head
 from specbench.methods.osd import Learner, LearningSettings
-from specbench.methods.rsd import refuse_long
 from specbench.methods.tlt import BanditSettings, HeadBandit, SizedHead, Strategies
+from specbench.methods.trees.rsd import refuse_long
 
 
 class Settings(BanditSettings, LearningSettings):

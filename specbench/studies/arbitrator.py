@@ -15,7 +15,7 @@ from specbench.analysis.trace import REJECTED, RESCUED
 from specbench.base.console import progress
 from specbench.base.seeds import stable_seed
 from specbench.config import UserError
-from specbench.methods.cospec import CoSpec, Learned
+from specbench.methods.collaborative.cospec import CoSpec, Learned
 from specbench.results.stored import StoredRun
 from specbench.studies.branches import Player
 

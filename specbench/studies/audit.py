@@ -29,8 +29,8 @@ from specbench.measure.divergence import Divergence, Reference, diverged
 from specbench.measure.parts import Advance, Opened
 from specbench.measure.prompts import encode, load_tasks
 from specbench.measure.staffing import Staffing
-from specbench.methods.cos.ensemble import Ensemble, one_by_one
-from specbench.methods.vanilla import Vanilla
+from specbench.methods.chains.vanilla import Vanilla
+from specbench.methods.collaborative.cos.ensemble import Ensemble, one_by_one
 from specbench.plan import Plan
 from specbench.studies.audit_sampling import POSITIONS, SAMPLINGS, Prompt, Sampled, check_sampling, telling_places
 

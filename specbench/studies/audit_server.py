@@ -31,7 +31,7 @@ from specbench.measure import prepare
 from specbench.measure.divergence import Reference, diverged
 from specbench.measure.prompts import check_lengths, encode_all, load_tasks
 from specbench.measure.served import ask_of, problem
-from specbench.methods.vanilla import Vanilla
+from specbench.methods.chains.vanilla import Vanilla
 from specbench.plan import Plan
 from specbench.servers.adapters import evidence
 from specbench.servers.client import Client

@@ -24,7 +24,7 @@ from specbench.engine.types import Round, Sampling
 from specbench.measure import prepare
 from specbench.measure.prepare import load_models_of
 from specbench.measure.prompts import encode, load_tasks, stored_requests
-from specbench.methods.cospec import Arbiter, Block, CoSpec, Random
+from specbench.methods.collaborative.cospec import Arbiter, Block, CoSpec, Random
 from specbench.results.records import KEY
 from specbench.results.same_models import same_inputs
 from specbench.results.stored import StoredRun

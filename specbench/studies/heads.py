@@ -27,7 +27,7 @@ from specbench.engine.session import LAST
 from specbench.engine.types import Sampling
 from specbench.measure.prepare import load_models_of
 from specbench.measure.prompts import encode, stored_requests
-from specbench.methods.specdecpp import KIND, SHAPES, AcceptanceHead, acceptance_head, features
+from specbench.methods.lengths.specdecpp import KIND, SHAPES, AcceptanceHead, acceptance_head, features
 from specbench.results.stored import StoredRun
 from specbench.studies.profile_pair import write_table
 

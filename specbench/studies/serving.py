@@ -29,7 +29,7 @@ from specbench.engine.session import Unwatched
 from specbench.engine.types import Sampling
 from specbench.measure import prepare
 from specbench.measure.prompts import encode, stored_requests
-from specbench.methods.cospec_arbitrator import find_arbitrator, with_backbone
+from specbench.methods.collaborative.cospec_arbitrator import find_arbitrator, with_backbone
 from specbench.results.stored import StoredRun
 
 DOCUMENT = ["task", "doc_id"]

@@ -15,8 +15,8 @@ from specbench.engine.sampling import probabilities
 from specbench.engine.trees import recursive_chances
 from specbench.engine.types import Draft, Sampling
 from specbench.engine.typical import typical
-from specbench.methods.kseq import kseq_chances
-from specbench.methods.rsd import given_earlier, merged
+from specbench.methods.trees.kseq import kseq_chances
+from specbench.methods.trees.rsd import given_earlier, merged
 from specbench.studies.read_again import drafts_in_context
 
 EPSILON, DELTA = 0.3, 0.09  # as in lossy.yaml

@@ -25,9 +25,9 @@ from specbench.engine.types import Sampling
 from specbench.measure.parts import Advance, Opened, carry_out
 from specbench.measure.prompts import check_lengths, encode, load_tasks
 from specbench.measure.staffing import Staffing
-from specbench.methods import csd_memory
-from specbench.methods.csd import Settings
-from specbench.methods.csd_memory import UNIVERSAL, Counts, Rejections, write_memory
+from specbench.methods.lossy import csd_memory
+from specbench.methods.lossy.csd import Settings
+from specbench.methods.lossy.csd_memory import UNIVERSAL, Counts, Rejections, write_memory
 from specbench.plan import Plan, preparing
 from specbench.results.stored import StoredRun
 

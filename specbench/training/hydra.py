@@ -4,8 +4,8 @@ from transformers import PreTrainedModel
 
 from specbench.engine.models.draft_heads import HydraHeads
 from specbench.engine.models.heads import hidden_size
-from specbench.methods.eagle3 import check_target
-from specbench.methods.hydra import KIND
+from specbench.methods.heads.eagle3 import check_target
+from specbench.methods.heads.hydra import KIND
 from specbench.training import draft_heads
 from specbench.training.recipe import DraftHeadsRecipe
 from specbench.training.train import Job

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from specbench.base.console import console, note
 from specbench.config import UserError
-from specbench.methods.judge import KIND, Settings
+from specbench.methods.lossy.judge import KIND, Settings
 from specbench.training.documents import hold_out, training_documents
 from specbench.training.logistic import Bools, Floats, Linear, at_threshold, auroc, balanced, choose_penalty, fit
 from specbench.training.mining import Mined, Miner, mine_all

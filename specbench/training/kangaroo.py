@@ -18,7 +18,7 @@ from specbench.base.seeds import stable_seed
 from specbench.config import UserError, validated
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.exit_adapter import ExitAdapter
-from specbench.methods.kangaroo import KIND, check_target, new_adapter
+from specbench.methods.layers.kangaroo import KIND, check_target, new_adapter
 from specbench.training.answered import Answered, Block, batches, blocks
 from specbench.training.eagle3.fit import schedule
 from specbench.training.heads import AnsweredTraining, Lessons, answered_lessons, random_linear

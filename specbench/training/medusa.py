@@ -4,7 +4,7 @@ from transformers import PreTrainedModel
 
 from specbench.engine.models.draft_heads import MedusaHeads
 from specbench.engine.models.heads import hidden_size
-from specbench.methods.medusa import KIND
+from specbench.methods.heads.medusa import KIND
 from specbench.training import draft_heads
 from specbench.training.recipe import DraftHeadsRecipe
 from specbench.training.train import Job

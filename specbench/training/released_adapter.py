@@ -16,7 +16,7 @@ from specbench.base import files
 from specbench.config import UserError, load_pair
 from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import load_pair as load_models
-from specbench.methods.kangaroo import KIND, check_target, exit_adapter
+from specbench.methods.layers.kangaroo import KIND, check_target, exit_adapter
 from specbench.training.released import LayerConfig, attention_shapes, check_reads, check_tensors, read_head
 
 REMEDY = "name the folder of an adapter that Kangaroo's authors released, or one of the same form"

@@ -19,8 +19,8 @@ from specbench.config import Settings, UserError, load_pair, validated
 from specbench.engine.models.heads import Head, hidden_size, write_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.models.pair import load_pair as load_models
-from specbench.methods import hydra, medusa
-from specbench.methods.medusa import Make, of_file
+from specbench.methods.heads import hydra, medusa
+from specbench.methods.heads.medusa import Make, of_file
 from specbench.training.released import read_tensors
 
 AGAIN = "download the released heads again"

@@ -24,7 +24,7 @@ from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.models.identity import vocabulary_hash
 from specbench.engine.models.load import load_tokenizer
 from specbench.measure.prompts import load_tasks
-from specbench.methods.rest_datastore import (
+from specbench.methods.lookup.rest_datastore import (
     ARRAYS,
     BUCKETS,
     DEPTH,

@@ -12,7 +12,7 @@ from specbench.base.stats import Floats
 from specbench.engine.generate import finish
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair
-from specbench.methods.vocabtrim import KIND, ranked
+from specbench.methods.output.vocabtrim import KIND, ranked
 from specbench.training import vocabulary_size
 from specbench.training.collected import collect_all
 from specbench.training.documents import Document, hold_out, training_documents

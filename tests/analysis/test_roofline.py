@@ -322,7 +322,7 @@ def test_why_there_is_no_share(tmp_path, methods, options, words):
 
 def test_which_methods_draft_with_other_models():
     """By their pages: heads, blocks, layers of the target, several drafts, and the target on a part of the prompt."""
-    result = {path.stem for path in (SUITES / "methods").glob("*.yaml") if other_draft(load_method(path.stem))}
+    result = {path.stem for path in (SUITES / "methods").rglob("*.yaml") if other_draft(load_method(path.stem))}
     assert result == {
         *("chimera", "deer", "del", "dflare", "dflash", "diffuspec", "dovetail", "eagle", "eagle3", "eagle3-chain"),
         *("eagle3-typical", "fspad", "fused", "graft", "hass", "hydra", "kangaroo", "medusa", "medusa-typical"),

@@ -24,10 +24,10 @@ from specbench.engine.clock import Lap
 from specbench.engine.lengths import Lengths
 from specbench.engine.types import Sampling
 from specbench.measure.sample import round_row
-from specbench.methods.confidence import Confidence
-from specbench.methods.cumulative import Cumulative
-from specbench.methods.entropy import Entropy
-from specbench.methods.specdecpp import Predicted
+from specbench.methods.lengths.confidence import Confidence
+from specbench.methods.lengths.cumulative import Cumulative
+from specbench.methods.lengths.entropy import Entropy
+from specbench.methods.lengths.specdecpp import Predicted
 
 
 def rows_of(rounds, doc_id=0):

@@ -7,7 +7,7 @@ from synthetic import Rows, rounds
 
 from specbench.analysis.forward_times import Times
 from specbench.analysis.tree_sizes import best_trees, tree_seconds, tree_sizes
-from specbench.methods.sequoia import Plan
+from specbench.methods.trees.sequoia import Plan
 from specbench.results import records
 
 R, A, S, U, C = range(len(records.DECISIONS))  # rejected, accepted, rescued, unread, cut

@@ -29,7 +29,7 @@ from specbench.base import parquet, parquet_footer, untrusted
 from specbench.base.pickles import read_pickle
 from specbench.config import UserError
 from specbench.engine.models.eagle_head import config_of, head_config, stored_settings
-from specbench.methods.rest_datastore import END, Datastore, digest
+from specbench.methods.lookup.rest_datastore import END, Datastore, digest
 from specbench.results.importers import vllm
 from specbench.results.stored import StoredRun
 

@@ -16,8 +16,8 @@ from fuzz import assert_refused
 from safetensors.torch import load_file, save_file
 
 from specbench.engine.models.heads import KEY
-from specbench.methods.csd_memory import DOC_HASHES
-from specbench.methods.rest_datastore import Datastore
+from specbench.methods.lookup.rest_datastore import Datastore
+from specbench.methods.lossy.csd_memory import DOC_HASHES
 
 RNG = random.Random(0)
 GIB = 2**30

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 
 from specbench.base import files
 from specbench.engine.models import heads
-from specbench.methods import csd_memory, rest_datastore
+from specbench.methods.lookup import rest_datastore
+from specbench.methods.lossy import csd_memory
 from specbench.papers import cells
 from specbench.report.plots import style
 from specbench.results import records

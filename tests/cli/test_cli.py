@@ -131,7 +131,7 @@ def test_help_names_the_fields_in_which_runs_may_differ():
 
 def test_lists_are_quick_and_complete():
     text = alone("list")
-    methods = [path.stem for path in (SUITES / "methods").glob("*.yaml")]
+    methods = [path.stem for path in (SUITES / "methods").rglob("*.yaml")]
     pairs = [path.stem for path in (SUITES / "pairs").glob("*.yaml")]
     suites = [path.stem for path in SUITES.glob("*.yaml")]
     tasks = list(yaml.safe_load((SUITES / "tasks" / "index.yaml").read_text()))
@@ -185,7 +185,7 @@ def test_bundled_tasks_stand_in_and_the_user_is_told_in_one_line(finished):
 def test_manifest_has_methods_settings_and_sources(finished):
     methods = {spec["name"]: spec for spec in finished.manifest["plan"]["methods"]}
     assert set(methods) == {"vanilla", "mine", "csd"}
-    shipped = yaml.safe_load((SUITES / "methods" / "csd.yaml").read_text())["settings"]
+    shipped = yaml.safe_load((SUITES / "methods" / "lossy" / "csd.yaml").read_text())["settings"]
     assert methods["csd"]["settings"] == shipped | {"gamma": {"value": 4, "source": "user"}}
     changed = methods["mine"]["settings"]["gate_threshold"]
     assert changed["value"] == 0.5 and Path(changed["source"]).name == "mine.yaml"

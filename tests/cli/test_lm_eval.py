@@ -12,7 +12,7 @@ from specbench.engine.generate import Ending, Limits, until_end
 from specbench.engine.models.folders import BUNDLED
 from specbench.engine.types import Sampling
 from specbench.measure.prompts import encode
-from specbench.methods.vanilla import Vanilla
+from specbench.methods.chains.vanilla import Vanilla
 from specbench.permissions import permitted
 from specbench.tasks.harness import TaskChoice, Tasks
 

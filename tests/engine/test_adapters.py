@@ -19,7 +19,7 @@ from specbench.config import load_pair as read_pair
 from specbench.engine.models.pair import load_pair
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.session import Session
-from specbench.methods.vanilla import Vanilla
+from specbench.methods.chains.vanilla import Vanilla
 
 RANK, ALPHA = 4, 6
 MODULES = ("q_proj", "down_proj")

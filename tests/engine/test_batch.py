@@ -23,8 +23,8 @@ from specbench.engine.batch import Batch, until_all_end
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
-from specbench.methods import cospec_batch as rollouts
-from specbench.methods.cospec import Always, Learned
+from specbench.methods.collaborative import cospec_batch as rollouts
+from specbench.methods.collaborative.cospec import Always, Learned
 
 CLOSE = {"rtol": 0, "atol": 1e-4}  # norms and softmax are float32 even in a float64 model
 ALPHA = 1e-4  # of a right law being refused; wrong ones must fall below it

@@ -25,7 +25,7 @@ from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import LAST, Unwatched
 from specbench.engine.types import Method, Sampling
 from specbench.methods.chimera import ChimeraDrafter, chimera_head
-from specbench.methods.eagle3 import Eagle3, EagleDrafter, eagle_head, head_session
+from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter, eagle_head, head_session
 from specbench.training.chimera.fit import first_head
 
 COUNT = 8

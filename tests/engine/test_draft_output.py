@@ -30,9 +30,9 @@ from specbench.engine.session import LAST, Session, Unwatched
 from specbench.engine.translate import Translation
 from specbench.engine.types import Draft, Sampling
 from specbench.methods import drafting, module, names, names_with
+from specbench.methods.chains.sps import SpS
 from specbench.methods.drafting import DraftSettings, load_output
-from specbench.methods.sps import SpS
-from specbench.methods.vocabtrim import ranked
+from specbench.methods.output.vocabtrim import ranked
 from specbench.studies.bench import bundled_prompts
 from specbench.training import vocabtrim
 

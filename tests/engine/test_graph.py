@@ -27,9 +27,9 @@ from specbench.engine.runtimes.graph import WARM_UP, WIDEST, ChainKey, Fixed, Gr
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import LAST, Session
 from specbench.engine.types import Sampling
-from specbench.methods.cos.ensemble_parallel import at_once
-from specbench.methods.sps import SpS
-from specbench.methods.vanilla import Vanilla
+from specbench.methods.chains.sps import SpS
+from specbench.methods.chains.vanilla import Vanilla
+from specbench.methods.collaborative.cos.ensemble_parallel import at_once
 
 HERE = torch.device(DEVICE)
 needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="captures CUDA graphs: SPECBENCH_TEST_DEVICE=cuda")

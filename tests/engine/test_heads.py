@@ -19,7 +19,8 @@ from specbench.config import UserError
 from specbench.engine.models import heads
 from specbench.engine.models.heads import SHIPPED, fingerprint, read_head, write_head
 from specbench.engine.models.pair import Pair
-from specbench.methods import judge, specdecpp
+from specbench.methods.lengths import specdecpp
+from specbench.methods.lossy import judge
 from specbench.training.specdecpp import released
 
 WIDTH = 32

@@ -12,9 +12,9 @@ from tabled import p_of_texts
 from specbench.engine import joint
 from specbench.engine.joint import block, block_ends, traversal_ends
 from specbench.engine.types import Draft, Sampling
-from specbench.methods.mdsd import MDSD, Settings
-from specbench.methods.rsd import Branching
-from specbench.methods.sps import SpS
+from specbench.methods.chains.sps import SpS
+from specbench.methods.trees.mdsd import MDSD, Settings
+from specbench.methods.trees.rsd import Branching
 
 EXACT = 1e-12
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it

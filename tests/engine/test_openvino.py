@@ -20,8 +20,8 @@ from specbench.engine.runtimes.openvino import OpenVINO
 from specbench.engine.runtimes.types import LAST, Reads, Unsupported
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
-from specbench.methods.sps import SpS
-from specbench.methods.vanilla import Vanilla
+from specbench.methods.chains.sps import SpS
+from specbench.methods.chains.vanilla import Vanilla
 
 ov = pytest.importorskip("openvino")
 

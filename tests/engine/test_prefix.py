@@ -394,7 +394,7 @@ def test_a_single_document_shares_nothing(pair, make_plan, few_shot, forwards, t
 @pytest.mark.long
 def test_what_a_failed_sample_left_is_no_harm(pair, make_plan, few_shot, tmp_path, monkeypatch):
     """A method that fails in its warm-up has read nothing: the next text reads the beginning itself, and is right."""
-    from specbench.methods.sps import SpS
+    from specbench.methods.chains.sps import SpS
 
     plan = make_plan(["sps"])
     assert loop.execute(plan, tmp_path / "whole", always, pair)

@@ -22,7 +22,7 @@ from specbench.engine.runtimes.openvino import OpenVINO
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import Session
-from specbench.methods.vanilla import Vanilla
+from specbench.methods.chains.vanilla import Vanilla
 
 AO = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="torchao is an extra")
 WIDE = {"hidden_size": 64, "intermediate_size": 96}

@@ -24,7 +24,7 @@ from specbench.measure import loop, prepare
 from specbench.measure.manifest import check_same
 from specbench.measure.prepare import decode_beginning
 from specbench.measure.prompts import encode
-from specbench.methods.sps import SpS
+from specbench.methods.chains.sps import SpS
 from specbench.plan import resolve_plan
 from specbench.report import comparison
 

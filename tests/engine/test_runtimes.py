@@ -25,8 +25,8 @@ from specbench.engine.runtimes.static import STATIC, StaticRunner
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import LAST, Session
 from specbench.engine.types import Sampling
-from specbench.methods.cospec_arbitrator import Adapter, new_arbitrator, own_parameters
-from specbench.methods.sps import SpS
+from specbench.methods.chains.sps import SpS
+from specbench.methods.collaborative.cospec_arbitrator import Adapter, new_arbitrator, own_parameters
 
 ALPHA = 1e-4  # of a right rule being refused; a wrong one must fall below it
 

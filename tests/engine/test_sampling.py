@@ -16,8 +16,8 @@ from specbench.engine.drafters import ModelDrafter
 from specbench.engine.sampling import draw, pick, probabilities, residual
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Draft, Sampling
-from specbench.methods.sps import SpS
-from specbench.methods.vanilla import Vanilla
+from specbench.methods.chains.sps import SpS
+from specbench.methods.chains.vanilla import Vanilla
 
 VOCABULARY = 8
 SETTINGS = (

@@ -28,10 +28,10 @@ from specbench.engine.translate import Reading, Translation, spellings
 from specbench.engine.translated import Translated
 from specbench.engine.types import Sampling
 from specbench.methods import module
-from specbench.methods.fly import LookupDrafter
-from specbench.methods.oracle import Oracle
-from specbench.methods.specdecpp import Predicted
-from specbench.methods.sps import SpS
+from specbench.methods.chains.sps import SpS
+from specbench.methods.lengths.oracle import Oracle
+from specbench.methods.lengths.specdecpp import Predicted
+from specbench.methods.lossy.fly import LookupDrafter
 from specbench.studies.bench import bundled_prompts
 from specbench.studies.doctor_pair import cache, vocabulary
 

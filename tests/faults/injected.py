@@ -31,7 +31,7 @@ def small_disk(_: object) -> None:
 
 def slow(seconds: float) -> None:
     """Plain decoding of each text begins late."""
-    from specbench.methods.vanilla import Vanilla
+    from specbench.methods.chains.vanilla import Vanilla
 
     rounds = Vanilla.rounds
 

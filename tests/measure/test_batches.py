@@ -252,7 +252,7 @@ def test_no_conversations(place, tmp_path):
 
 
 def test_a_text_that_fails_is_a_row_and_the_others_go_on(place, tmp_path, monkeypatch):
-    from specbench.methods.sps import SpS
+    from specbench.methods.chains.sps import SpS
 
     inner = SpS.rounds
 
@@ -275,7 +275,7 @@ def test_a_text_that_fails_is_a_row_and_the_others_go_on(place, tmp_path, monkey
 @pytest.mark.parametrize("step", ["reset", "restore", "state", "added"])
 def test_a_method_that_fails_between_texts_fails_alone(place, tmp_path, monkeypatch, step):
     """At one of its calls: its own texts are rows of errors, the others' are those of a run without the failure."""
-    from specbench.methods.csd import CSD
+    from specbench.methods.lossy.csd import CSD
 
     chosen = plan(place, online=True, batch=3)
     loop.execute(chosen, tmp_path / "whole", always)

@@ -16,7 +16,7 @@ from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import mark_divergence
 from specbench.measure.prepare import load_models, prepare
 from specbench.measure.prompts import encode, stored_requests
-from specbench.methods.sps import SpS
+from specbench.methods.chains.sps import SpS
 from specbench.plan import resolve_plan
 from specbench.report import comparison
 from specbench.results.stored import StoredRun

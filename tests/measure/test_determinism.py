@@ -30,7 +30,7 @@ from specbench.engine.types import Round, Sampling
 from specbench.measure import loop, prepare, sample
 from specbench.measure.manifest import digest
 from specbench.measure.prompts import encode, load_tasks
-from specbench.methods.csd import CSD
+from specbench.methods.lossy.csd import CSD
 from specbench.plan import Plan
 
 pytestmark = pytest.mark.long

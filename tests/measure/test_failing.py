@@ -23,8 +23,8 @@ from specbench.engine.runtimes.static import STATIC
 from specbench.engine.session import Session, highest
 from specbench.engine.types import NotFinite
 from specbench.measure import loop
-from specbench.methods.csd import CSD
-from specbench.methods.sps import SpS
+from specbench.methods.chains.sps import SpS
+from specbench.methods.lossy.csd import CSD
 from specbench.results.lock import claimed, unused
 
 BAD = 17  # the token behind which a model has no finite logits

@@ -6,7 +6,7 @@ from screens import call
 
 from specbench.config import UserError
 from specbench.measure import loop
-from specbench.methods.csd_memory import read_counts
+from specbench.methods.lossy.csd_memory import read_counts
 from specbench.permissions import permitted
 from specbench.plan import resolve_plan
 from specbench.report.comparison import compare

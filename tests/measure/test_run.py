@@ -21,7 +21,7 @@ from specbench.measure import command as commands
 from specbench.measure import loop, prepare
 from specbench.measure.manifest import digest, manifest
 from specbench.measure.prompts import check_lengths
-from specbench.methods.sps import SpS
+from specbench.methods.chains.sps import SpS
 from specbench.report import comparison
 from specbench.results import records
 from specbench.results.stored import StoredRun
@@ -371,7 +371,7 @@ def test_nothing_learned_goes_from_task_to_task(whole):
 
 def test_each_task_is_decoded_with_its_own_memory(whole, make_plan, tmp_path):
     """A memory that rescues everything, for the second task only."""
-    from specbench.methods.csd_memory import write_memory
+    from specbench.methods.lossy.csd_memory import write_memory
 
     pair = prepare.load_models(make_plan())
     every = {(0, d, t): 99 for d in range(300, 308) for t in range(300, 308) if d != t}

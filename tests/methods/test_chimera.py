@@ -21,7 +21,7 @@ from specbench.engine.models.heads import Head
 from specbench.engine.session import LAST, Session
 from specbench.engine.types import Sampling
 from specbench.methods.chimera import ChimeraDrafter, Settings, chimera_head
-from specbench.methods.eagle3 import Eagle3
+from specbench.methods.heads.eagle3 import Eagle3
 from specbench.training.answered import Answered, blocks
 from specbench.training.chimera.fit import Training, first_head
 from specbench.training.recipe import StateRecipe, load_recipe

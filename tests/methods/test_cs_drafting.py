@@ -17,9 +17,9 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Sampling
 from specbench.methods import cs_drafting
+from specbench.methods.chains.sps import SpS
 from specbench.methods.cs_drafting import Lengthened
-from specbench.methods.fly import LookupDrafter
-from specbench.methods.sps import SpS
+from specbench.methods.lossy.fly import LookupDrafter
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 

@@ -16,9 +16,9 @@ from specbench.engine.models.heads import find_head
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling, Verdict
 from specbench.methods import diffuspec
-from specbench.methods.dflash import DFlash, block_head
+from specbench.methods.blocks.dflash import DFlash, block_head
 from specbench.methods.diffuspec import Adaptive, Ngrams, PathDrafter, Settings, consistent_path, lattice_of
-from specbench.methods.rest_datastore import Datastore
+from specbench.methods.lookup.rest_datastore import Datastore
 from specbench.training.dflash.fit import new_head
 from specbench.training.rest import build as build_store
 

@@ -14,8 +14,8 @@ from watched import Told
 
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.types import Sampling
+from specbench.methods.chains.sps import SpS
 from specbench.methods.fused import Panel, surest
-from specbench.methods.sps import SpS
 
 ALPHA = 1e-4  # of a right rule being refused
 

@@ -15,9 +15,9 @@ from tabled import V
 from watched import Told
 
 from specbench.engine.types import Sampling, Verdict
+from specbench.methods.chains.sps import SpS
 from specbench.methods.fused import Panel
 from specbench.methods.routed import RoutedDrafter, Router
-from specbench.methods.sps import SpS
 
 ALPHA = 1e-4  # of a right rule being refused
 

@@ -18,7 +18,7 @@ from specbench.engine.models.heads import write_head
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
 from specbench.methods import taps
-from specbench.methods.eagle3 import EagleDrafter, Grown, eagle_head
+from specbench.methods.heads.eagle3 import EagleDrafter, Grown, eagle_head
 from specbench.methods.taps import Specialists, Taps, averaged, confidence, merged
 from specbench.training.eagle3.fit import new_head
 

@@ -16,9 +16,9 @@ from tiny_heads import trained
 from specbench.engine.models.eagle_head import layers_read
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling, Verdict
-from specbench.methods import eagle3
-from specbench.methods.eagle2 import Growing
+from specbench.methods.heads import eagle3
 from specbench.methods.tlt import HeadBandit, Settings, Sized, SizedHead, Strategies, TreeBandit
+from specbench.methods.trees.eagle2 import Growing
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 SIZES = ((2, 2, 4), (3, 3, 9), (4, 1, 4))

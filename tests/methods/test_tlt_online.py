@@ -18,7 +18,7 @@ from specbench.engine.models.eagle_head import layers_read
 from specbench.engine.models.heads import find_head, shipped
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
-from specbench.methods.eagle3 import KIND, SHAPES, eagle_head
+from specbench.methods.heads.eagle3 import KIND, SHAPES, eagle_head
 from specbench.methods.osd import UPDATES
 from specbench.methods.tlt import SizedHead, Strategies
 from specbench.methods.tlt_online import HeadLearner, LearningBandit, Settings

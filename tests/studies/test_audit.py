@@ -21,10 +21,10 @@ from specbench.engine.session import Session
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Draft, Round, Sampling, Stateless
 from specbench.measure.divergence import Reference
-from specbench.methods import dflash
-from specbench.methods.dflash import block_head
-from specbench.methods.sps import SpS
-from specbench.methods.vanilla import Vanilla
+from specbench.methods.blocks import dflash
+from specbench.methods.blocks.dflash import block_head
+from specbench.methods.chains.sps import SpS
+from specbench.methods.chains.vanilla import Vanilla
 from specbench.plan import resolve_plan
 from specbench.report.views.audit import details, power
 from specbench.studies import audit, audit_sampling

@@ -18,7 +18,7 @@ from transformers import DynamicCache
 from specbench import config
 from specbench.config import Setting, load_method
 from specbench.measure import loop
-from specbench.methods.cospec_arbitrator import (
+from specbench.methods.collaborative.cospec_arbitrator import (
     find_arbitrator,
     own_parameters,
     with_backbone,

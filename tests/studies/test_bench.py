@@ -25,8 +25,8 @@ from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Sampling, Scored
 from specbench.measure.prompts import encode
-from specbench.methods.sps import SpS
-from specbench.methods.vanilla import Vanilla
+from specbench.methods.chains.sps import SpS
+from specbench.methods.chains.vanilla import Vanilla
 from specbench.studies.bench import bundled_prompts, claims, engines, genai, interleave, main, peers, shapes
 from specbench.studies.bench.claims import BenchTimes, Claim
 from specbench.studies.bench.engines import Engine

@@ -34,7 +34,7 @@ from specbench.engine.generate import Ending, Limits
 from specbench.engine.types import Round
 from specbench.measure import loop
 from specbench.measure.prompts import encode
-from specbench.methods.cospec import Always, Block
+from specbench.methods.collaborative.cospec import Always, Block
 from specbench.papers import cells, published
 from specbench.plan import resolve_plan
 from specbench.report.views import counterfactual as counterfactual_view

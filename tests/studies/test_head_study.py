@@ -17,7 +17,7 @@ from specbench.plan import resolve_plan
 from specbench.results.stored import StoredRun
 from specbench.studies import heads as head_study
 
-SHIPPED = SUITES / "methods" / "heads" / "specdecpp-pocket.safetensors"
+SHIPPED = SUITES / "trained" / "heads" / "specdecpp-pocket.safetensors"
 
 
 def decoded(folder: Path, temperature: float, *settings: str) -> StoredRun:

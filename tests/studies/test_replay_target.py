@@ -19,7 +19,7 @@ from specbench.config import UserError
 from specbench.engine.lengths import Lengths
 from specbench.engine.types import Draft
 from specbench.measure.prompts import encode
-from specbench.methods.pld import Settings, drafter
+from specbench.methods.lookup.pld import Settings, drafter
 from specbench.studies import replay as replaying
 from specbench.studies.bench import bundled_prompts
 from specbench.studies.replay import ALL, Trace, by_depth, by_task, follow, read_traces, replay

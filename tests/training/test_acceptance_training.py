@@ -23,7 +23,7 @@ from specbench.config import UserError
 from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
-from specbench.methods import specdecpp as method
+from specbench.methods.lengths import specdecpp as method
 from specbench.tasks.data import evaluated_split
 from specbench.training.documents import Document, hold_out, training_documents
 from specbench.training.recipe import Recipe, load_recipe

@@ -17,8 +17,9 @@ from specbench.cli import app
 from specbench.engine.models import folders
 from specbench.engine.models.heads import read_head
 from specbench.engine.session import Session
-from specbench.methods import dflash, module
-from specbench.methods.dflash import block_head
+from specbench.methods import module
+from specbench.methods.blocks import dflash
+from specbench.methods.blocks.dflash import block_head
 from specbench.training.dflash import released
 
 # For the bundled target of 12 layers, of 192 numbers and 2,048 tokens.

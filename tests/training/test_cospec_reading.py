@@ -1,6 +1,6 @@
 """Many rounds of many texts in one forward of the arbitrator, against one forward a round; and texts decoded together.
 
-What is expected comes from the decoder of tests/naive_cospec.py, which has no cache and writes every mask out.
+What is expected comes from the decoder of tests/support/naive_cospec.py, which has no cache and writes every mask out.
 """
 
 import functools
@@ -20,9 +20,9 @@ from specbench.engine.generate import Ending, Limits
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
-from specbench.methods.cospec import Block, Learned
-from specbench.methods.cospec_arbitrator import own_parameters
-from specbench.methods.cospec_batch import Text, decode
+from specbench.methods.collaborative.cospec import Block, Learned
+from specbench.methods.collaborative.cospec_arbitrator import own_parameters
+from specbench.methods.collaborative.cospec_batch import Text, decode
 from specbench.training.cospec import reading
 from specbench.training.cospec.reading import Query, Reading, all_logits, logits_of, parts
 

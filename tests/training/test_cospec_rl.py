@@ -16,9 +16,9 @@ from scipy.stats import binomtest
 from specbench.config import UserError
 from specbench.engine.generate import Ending, Limits
 from specbench.engine.models.pair import Pair
-from specbench.methods.cospec import Block
-from specbench.methods.cospec_arbitrator import Adapter, load_own, new_arbitrator, own_parameters
-from specbench.methods.cospec_batch import Text, Turn
+from specbench.methods.collaborative.cospec import Block
+from specbench.methods.collaborative.cospec_arbitrator import Adapter, load_own, new_arbitrator, own_parameters
+from specbench.methods.collaborative.cospec_batch import Text, Turn
 from specbench.training.cospec import rl
 from specbench.training.cospec.reading import Reading, logits_of
 from specbench.training.cospec.recipe import Rl

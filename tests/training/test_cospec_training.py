@@ -22,10 +22,10 @@ from specbench import config
 from specbench.config import UserError
 from specbench.engine.generate import Ending, Limits, until_end
 from specbench.engine.models.pair import Pair
-from specbench.methods import sps
-from specbench.methods.cospec import Block
-from specbench.methods.cospec_arbitrator import find_arbitrator, load_own, own_parameters, with_backbone
-from specbench.methods.cospec_batch import Text, Turn
+from specbench.methods.chains import sps
+from specbench.methods.collaborative.cospec import Block
+from specbench.methods.collaborative.cospec_arbitrator import find_arbitrator, load_own, own_parameters, with_backbone
+from specbench.methods.collaborative.cospec_batch import Text, Turn
 from specbench.plan import Plan
 from specbench.training.checkpoint import load_checkpoint
 from specbench.training.cospec import traces as cospec_traces

@@ -19,7 +19,7 @@ from specbench.config import UserError
 from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.methods import module
-from specbench.methods.dflash import block_head
+from specbench.methods.blocks.dflash import block_head
 from specbench.training import answered as data
 from specbench.training import heads
 from specbench.training.answered import Answered, blocks

@@ -18,7 +18,7 @@ from specbench import config
 from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
-from specbench.methods import hydra, medusa
+from specbench.methods.heads import hydra, medusa
 from specbench.training import heads
 from specbench.training import hydra as hydra_training
 from specbench.training import medusa as medusa_training

@@ -23,7 +23,7 @@ from specbench.engine.models.eagle_head import EagleHead
 from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
-from specbench.methods import eagle3 as method
+from specbench.methods.heads import eagle3 as method
 from specbench.training import answered as data
 from specbench.training import heads
 from specbench.training.answered import Answered, answer, batches, blocks

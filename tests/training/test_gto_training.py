@@ -21,7 +21,7 @@ from specbench.config import UserError
 from specbench.engine.models.eagle_head import EagleHead
 from specbench.engine.models.heads import read_head, write_head
 from specbench.engine.models.pair import Pair
-from specbench.methods import eagle3 as method
+from specbench.methods.heads import eagle3 as method
 from specbench.training import heads
 from specbench.training.answered import Answered
 from specbench.training.eagle3 import train as eagle3

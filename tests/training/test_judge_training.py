@@ -16,7 +16,7 @@ from screens import output, refusal
 from specbench import methods
 from specbench.config import UserError
 from specbench.engine.models.pair import Pair
-from specbench.methods import judge as method
+from specbench.methods.lossy import judge as method
 from specbench.tasks.pocket.corpus import prompt_and_completion
 from specbench.tasks.pocket.documents import generated
 from specbench.training import judge, mining, train

@@ -19,7 +19,7 @@ from specbench import config
 from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
-from specbench.methods import kangaroo as method
+from specbench.methods.layers import kangaroo as method
 from specbench.training import heads, kangaroo
 from specbench.training.answered import Answered, blocks
 from specbench.training.kangaroo import Training, first_adapter, fit

@@ -16,7 +16,8 @@ from screens import call
 from specbench import config
 from specbench.engine.models.heads import read_head
 from specbench.engine.session import LAST, Unwatched
-from specbench.methods import eagle, kangaroo
+from specbench.methods.heads import eagle
+from specbench.methods.layers import kangaroo
 from specbench.training import released_adapter
 from specbench.training.eagle import released as released_eagle
 

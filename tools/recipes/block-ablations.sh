@@ -31,7 +31,7 @@ for seed in "${seeds[@]}"; do
       --recipe layers="$layers" --recipe decay="$decay" --recipe features=3 --recipe block=8 --recipe batch=8 \
       --recipe loss=distillation --recipe anchors=16 --recipe epochs="${EPOCHS:-3}" --recipe learning_rate=0.002 --out "$head"
     if [ ! -e "$answers" ]; then cp -r "${head%.safetensors}.answers" "$answers"; fi
-    sed "s|value: auto|value: $head|" suites/methods/dflash.yaml > pocket-work/$name-$seed.yaml
+    sed "s|value: auto|value: $head|" suites/methods/blocks/dflash.yaml > pocket-work/$name-$seed.yaml
     methods+=(--method pocket-work/$name-$seed.yaml)
   done
 done

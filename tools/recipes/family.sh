@@ -40,7 +40,7 @@ trained() {
     specbench train --method "$method" --suite pocket --documents "${DOCUMENTS:-600}" --seed "$2" "${recipe[@]}" \
     --out "$head"
   if [ ! -e "$answers" ]; then cp -r "${head%.safetensors}.answers" "$answers"; fi
-  sed "s|value: auto|value: $head|" "suites/methods/$method.yaml" > "$out/$1-$2.yaml"
+  sed "s|value: auto|value: $head|" "$(find suites/methods -name "$method.yaml")" > "$out/$1-$2.yaml"
 }
 
 names=${METHODS:-eagle hass hass-steps hass-likeliest fspad dovetail chimera eagle3 medusa hydra kangaroo}

@@ -6,7 +6,7 @@
 set -eu
 . "$(dirname "$0")/common.sh"
 read -ra seeds <<< "${SEEDS:-0 1}"
-shipped=suites/methods/heads
+shipped=suites/trained/heads
 shared="--suite pocket --documents ${DOCUMENTS:-100} --recipe epochs=1 --recipe batch=8 --recipe temperature=1"
 shared+=" --recipe warmup=0.05"
 
@@ -17,7 +17,7 @@ decoded() {
   shift 3
   for setting in $settings; do methods+=(--set "$method.$setting"); done
   for head in "$@"; do
-    sed "s|value: auto|value: $heads/$head.safetensors|" suites/methods/$method.yaml > pocket-work/$head.yaml
+    sed "s|value: auto|value: $heads/$head.safetensors|" "$(find suites/methods -name "$method.yaml")" > pocket-work/$head.yaml
     methods+=(--method pocket-work/$head.yaml)
     for setting in $settings; do methods+=(--set "$head.$setting"); done
   done

@@ -27,7 +27,7 @@ if [ -n "${TRAIN_ONLY:-}" ]; then exit; fi
 both=$heads/taps-math-pocket.safetensors,$heads/taps-text-pocket.safetensors
 methods=()
 for name in math text mixed; do
-  sed "s|value: auto|value: $heads/taps-$name-pocket.safetensors|" suites/methods/eagle3.yaml > pocket-work/eagle3-$name.yaml
+  sed "s|value: auto|value: $heads/taps-$name-pocket.safetensors|" suites/methods/heads/eagle3.yaml > pocket-work/eagle3-$name.yaml
   methods+=(--method pocket-work/eagle3-$name.yaml)
 done
 for name in taps taps-route taps-average; do methods+=(--method "$name" --set "$name.heads=$both"); done

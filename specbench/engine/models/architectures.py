@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-TABLE = Path(__file__).with_name("architectures.csv")  # tests/architectures.py writes it
+TABLE = Path(__file__).with_name("architectures.csv")  # tests/support/architectures.py writes it
 TRIED = ("sps", "rsd", "pld", "swift", "eagle3")  # a chain, a tree, a lookup, skipped layers, a head
 
 

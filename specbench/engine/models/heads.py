@@ -27,7 +27,7 @@ from specbench.engine.models.whole import listed
 
 VERSION = 1
 KEY = "specbench"
-SHIPPED = SUITES / "methods" / "heads"
+SHIPPED = SUITES / "trained" / "heads"
 # Kinds whose authors released heads.
 RELEASED = ("chimera", "dflare", "dflash", "eagle", "eagle3", "hass", "hydra", "kangaroo", "medusa", "specdecpp")
 CHECKED = ("cospec",)  # kinds that learn from whether answers are right

@@ -18,7 +18,7 @@ from specbench.engine.session import Unwatched
 from specbench.engine.types import Method, Sampling
 from specbench.measure.prepare import build
 from specbench.measure.sample import timed
-from specbench.methods.vanilla import Vanilla
+from specbench.methods.chains.vanilla import Vanilla
 from specbench.studies.bench.forced import Forced
 
 NEW_TOKENS = 96

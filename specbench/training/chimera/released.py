@@ -19,7 +19,7 @@ from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import load_pair as load_models
 from specbench.engine.models.whole import listed
 from specbench.methods.chimera import KIND, chimera_head
-from specbench.methods.eagle3 import check_target
+from specbench.methods.heads.eagle3 import check_target
 from specbench.training.released import (
     LayerConfig,
     attention_shapes,

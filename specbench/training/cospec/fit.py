@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from specbench.base.seeds import stable_seed
 from specbench.config import UserError
-from specbench.methods.cospec_arbitrator import detached, load_own, new_arbitrator, own_parameters
+from specbench.methods.collaborative.cospec_arbitrator import detached, load_own, new_arbitrator, own_parameters
 from specbench.training.answered import grouped
 from specbench.training.cospec.reading import all_logits, logits_of, parts
 from specbench.training.cospec.recipe import Sft

@@ -1,7 +1,7 @@
 """The arbitrator's logits for many rounds of many texts in one forward, with gradients.
 
 Each text is read once, causally, and the blocks of all its rounds follow it: a block sees the text up to where its
-round began, and itself. That gives the same logits as one forward for each round (methods/cospec.py).
+round began, and itself. That gives the same logits as one forward for each round (methods/collaborative/cospec.py).
 """
 
 from collections.abc import Iterator, Sequence

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from specbench.config import Settings
-from specbench.methods.cospec_arbitrator import Adapter
+from specbench.methods.collaborative.cospec_arbitrator import Adapter
 from specbench.training.cospec.reward import Reward
 
 

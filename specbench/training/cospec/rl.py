@@ -21,9 +21,9 @@ from specbench.base.seeds import stable_seed
 from specbench.config import UserError
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
-from specbench.methods.cospec import Block
-from specbench.methods.cospec_arbitrator import detached, load_own, own_parameters
-from specbench.methods.cospec_batch import Decide, Text, decode
+from specbench.methods.collaborative.cospec import Block
+from specbench.methods.collaborative.cospec_arbitrator import detached, load_own, own_parameters
+from specbench.methods.collaborative.cospec_batch import Decide, Text, decode
 from specbench.training.answered import grouped
 from specbench.training.cospec.reading import Query, Reading, all_logits, logits_of, parts
 from specbench.training.cospec.recipe import Rl

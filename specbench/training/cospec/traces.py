@@ -15,7 +15,7 @@ from specbench.engine.generate import Ending
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
-from specbench.methods.cospec_batch import Text, Turn, decode
+from specbench.methods.collaborative.cospec_batch import Text, Turn, decode
 from specbench.training.answered import answer, grouped
 from specbench.training.collected import left_to_others, put_table, read_collected
 from specbench.training.cospec.reading import Query, Reading

@@ -19,8 +19,8 @@ from specbench.config import UserError, validated
 from specbench.engine.models.heads import Head, fingerprint
 from specbench.engine.models.pair import Pair
 from specbench.measure.manifest import digest
-from specbench.methods.cospec import Settings, log_odds
-from specbench.methods.cospec_arbitrator import (
+from specbench.methods.collaborative.cospec import Settings, log_odds
+from specbench.methods.collaborative.cospec_arbitrator import (
     KIND,
     ROLE,
     Adapter,

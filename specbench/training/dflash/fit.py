@@ -20,7 +20,7 @@ from specbench.base.seeds import stable_seed
 from specbench.engine.models.block_head import BlockHead, block_config, spread
 from specbench.engine.models.eagle_head import layer_sizes
 from specbench.engine.sampling import wide
-from specbench.methods.dflash import HEADS, KIND
+from specbench.methods.blocks.dflash import HEADS, KIND
 from specbench.training.answered import Answered, Block, batches, blocks, sent
 from specbench.training.dflash.outputs import Outputs, read_anew
 from specbench.training.heads import AnsweredTraining, autocast, random_linear

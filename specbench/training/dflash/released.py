@@ -21,8 +21,8 @@ from specbench.engine.models.block_head import spread
 from specbench.engine.models.folders import head_folder
 from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import load_pair as load_models
-from specbench.methods.dflash import KIND, MIXED, block_head
-from specbench.methods.eagle3 import check_target
+from specbench.methods.blocks.dflash import KIND, MIXED, block_head
+from specbench.methods.heads.eagle3 import check_target
 from specbench.training.released import LayerConfig, check_tensors, read_tensors
 
 NAMES = {KIND: "DFlash", MIXED: "DFlare"}

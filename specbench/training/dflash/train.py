@@ -16,7 +16,7 @@ from specbench.config import UserError, validated
 from specbench.engine.models.block_head import BlockHead
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import read_head
-from specbench.methods.eagle3 import check_target
+from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.dflash.fit import Training
 from specbench.training.heads import answered_lessons

@@ -16,7 +16,7 @@ from specbench.base.seeds import stable_seed
 from specbench.engine.models.eagle_head import layer_sizes
 from specbench.engine.models.feature_head import FeatureHead
 from specbench.engine.session import LAST
-from specbench.methods.eagle import new_head
+from specbench.methods.heads.eagle import new_head
 from specbench.training.answered import Answered, Block
 from specbench.training.eagle3.fit import Step, Taught, Unrolled
 from specbench.training.heads import random_linear

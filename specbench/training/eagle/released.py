@@ -18,8 +18,8 @@ from specbench.config import UserError, load_pair
 from specbench.engine.models.eagle_head import config_of, stored_settings
 from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import load_pair as load_models
-from specbench.methods.eagle import feature_head
-from specbench.methods.eagle3 import check_target
+from specbench.methods.heads.eagle import feature_head
+from specbench.methods.heads.eagle3 import check_target
 from specbench.training.released import (
     LayerConfig,
     attention_shapes,

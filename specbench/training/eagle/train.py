@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from specbench.base.console import note, progress
 from specbench.config import UserError, validated
 from specbench.engine.models.eagle_head import stored_settings
-from specbench.methods.eagle import Settings
-from specbench.methods.eagle3 import check_target
+from specbench.methods.heads.eagle import Settings
+from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.eagle.fit import StateTraining, Training
 from specbench.training.eagle3.train import show

@@ -7,7 +7,7 @@ import torch
 
 from specbench.engine.models.eagle_head import EagleHead, layers_read, stored_settings
 from specbench.engine.models.heads import find_head
-from specbench.methods.eagle3 import KIND, SHAPES, check_target, eagle_head
+from specbench.methods.heads.eagle3 import KIND, SHAPES, check_target, eagle_head
 from specbench.training.heads import to_learn
 from specbench.training.publish import publish
 from specbench.training.train import Job

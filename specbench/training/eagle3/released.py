@@ -19,7 +19,7 @@ from specbench.engine.models.eagle_head import config_of, layers_read, stored_se
 from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.models.pair import load_pair as load_models
-from specbench.methods.eagle3 import KIND, SHAPES, check_target, eagle_head, rising
+from specbench.methods.heads.eagle3 import KIND, SHAPES, check_target, eagle_head, rising
 from specbench.training.released import (
     AGAIN,
     OTHER_PAIR,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from specbench.base.console import console, note, progress, say
 from specbench.config import validated
-from specbench.methods.eagle3 import check_target
+from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.eagle3.fit import Training, draft_ids, new_head
 from specbench.training.eagle3.head_file import earlier_head, publish_eagle_head

@@ -13,7 +13,7 @@ from specbench.engine.session import Session
 from specbench.engine.speculate import read_once
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Sampling, Scored
-from specbench.methods.eagle3 import EagleDrafter, Grown
+from specbench.methods.heads.eagle3 import EagleDrafter, Grown
 from specbench.training.gto.recipe import GroupRecipe
 from specbench.training.gto.reward import expected_lengths, tree_reward
 

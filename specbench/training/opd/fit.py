@@ -22,8 +22,8 @@ from specbench.engine.sampling import wide
 from specbench.engine.session import Session
 from specbench.engine.speculate import HeadDrafter
 from specbench.engine.types import Sampling
-from specbench.methods.dflash import BlockDrafter
-from specbench.methods.eagle3 import EagleDrafter
+from specbench.methods.blocks.dflash import BlockDrafter
+from specbench.methods.heads.eagle3 import EagleDrafter
 from specbench.training.answered import batches
 from specbench.training.dflash.fit import fill
 from specbench.training.documents import Document

@@ -11,8 +11,8 @@ from specbench.base.console import note, progress, say
 from specbench.config import UserError, validated
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import find_head
-from specbench.methods.dflash import block_head
-from specbench.methods.eagle3 import check_target
+from specbench.methods.blocks.dflash import block_head
+from specbench.methods.heads.eagle3 import check_target
 from specbench.training.documents import Document, documents_hash, hold_out, training_documents
 from specbench.training.eagle3.head_file import earlier_head, publish_eagle_head
 from specbench.training.heads import HELD_OUT, to_learn

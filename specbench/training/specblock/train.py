@@ -13,7 +13,7 @@ from specbench.config import UserError, validated
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import find_head
 from specbench.engine.models.rank_block_head import RankBlockHead
-from specbench.methods.eagle3 import check_target
+from specbench.methods.heads.eagle3 import check_target
 from specbench.methods.specblock import KIND, rank_block_head
 from specbench.training.answered import Answered
 from specbench.training.eagle3.fit import draft_ids

@@ -19,7 +19,7 @@ from torch.nn.functional import logsigmoid
 
 from specbench.base.seeds import stable_seed
 from specbench.config import UserError
-from specbench.methods.specdecpp import AcceptanceHead, features
+from specbench.methods.lengths.specdecpp import AcceptanceHead, features
 from specbench.training.loop import Advance, Epochs, cosine, descend
 from specbench.training.recipe import Recipe
 from specbench.training.specdecpp.data import Observed

@@ -19,7 +19,7 @@ from specbench.config import Settings, UserError, load_pair, validated
 from specbench.engine.models.heads import hidden_size, write_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.models.pair import load_pair as load_models
-from specbench.methods.specdecpp import KIND
+from specbench.methods.lengths.specdecpp import KIND
 from specbench.training.released import read_tensors
 
 MOST_BLOCKS = 1000

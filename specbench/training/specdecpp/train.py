@@ -18,7 +18,7 @@ from specbench.base.stats import Interval
 from specbench.config import Setting, UserError, override, validated
 from specbench.engine.models.heads import read_head
 from specbench.engine.types import Sampling
-from specbench.methods.specdecpp import KIND, SHAPES
+from specbench.methods.lengths.specdecpp import KIND, SHAPES
 from specbench.training.collected import put_table
 from specbench.training.documents import Document, hold_out, training_documents
 from specbench.training.publish import announce, checkpoint_of, collecting, flush_right, publish, source

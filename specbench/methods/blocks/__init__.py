@@ -1,0 +1,1 @@
+"""Methods that draft a block of tokens in one forward."""

@@ -1,0 +1,1 @@
+"""Methods in which several models choose the text together."""

@@ -1,0 +1,1 @@
+"""Methods that draft with trained heads on the target's states."""

@@ -1,0 +1,42 @@
+"""EAGLE-3's trees under Medusa's typical acceptance: the longest path whose tokens the target finds typical. Lossy.
+
+The rule is `engine.typical`. That of other methods is their setting `rule`.
+"""
+
+from pydantic import Field
+
+from specbench.engine.models.eagle_head import EagleHead, layers_read
+from specbench.engine.models.pair import Pair
+from specbench.engine.session import Session
+from specbench.engine.types import Method, Watch
+from specbench.engine.typical import Typical
+from specbench.methods.heads import eagle3
+from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter
+from specbench.methods.heads.eagle3 import Settings as Base
+
+
+class Settings(Base):
+    epsilon: float = Field(gt=0, le=1, description="p(d) that always stands, if exceeded (ε)")
+    delta: float = Field(gt=0, le=1, description="else p(d) must exceed δ exp(-H(p)) (δ)")
+
+
+class TypicalDrafter(EagleDrafter):
+    """EAGLE-3's drafter, whose trees are judged by what is typical."""
+
+    def __init__(self, head: EagleHead, session: Session, layers: tuple[int, ...], settings: Settings) -> None:
+        super().__init__(head, session, layers, settings.total_tokens, settings.top_k, settings.depth)
+        self.judge = Typical(settings.epsilon, settings.delta)  # type: ignore[method-assign]
+
+
+class TypicalEagle3(Eagle3):
+    """Speculative decoding with the head's trees and typical acceptance."""
+
+    lossless = False
+
+
+def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
+    """Uses only the pair's target. Raises UserError for a head that does not fit it."""
+    head, hashes = eagle3.loaded(settings.head, pair)
+    session = eagle3.head_session(head, pair, watch)
+    drafter = TypicalDrafter(head, session, layers_read(pair.models["target"]), settings)
+    return TypicalEagle3(pair.session("target", watch), drafter, hashes)

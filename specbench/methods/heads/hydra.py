@@ -1,0 +1,69 @@
+"""Hydra: heads like Medusa's that also read what is drafted before them (arXiv 2402.05109).
+
+A level of the tree is drafted by one call of a head, a row for each node that has children. Lossless by the exact rule
+of trees; with `rule=typical` lossy.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.engine.accept import Accept
+from specbench.engine.ids import to_device
+from specbench.engine.models.draft_heads import HydraHeads, counted
+from specbench.engine.models.heads import hidden_size
+from specbench.engine.models.pair import Pair
+from specbench.engine.ranked_trees import RankedTree
+from specbench.engine.types import Method, Watch
+from specbench.methods.heads.eagle3 import check_target
+from specbench.methods.heads.medusa import Medusa, RankedDrafter, loaded
+from specbench.methods.heads.medusa import Settings as Base
+
+KIND = "hydra"
+
+
+class Settings(Base):
+    """Those of medusa."""
+
+
+class HydraDrafter(RankedDrafter):
+    """Level by level: each head reads the state, the last committed token and the tokens on the path of each node."""
+
+    def __init__(self, heads: HydraHeads, tree: RankedTree, rule: Accept, vocabulary: int, watch: Watch) -> None:
+        super().__init__(tree, rule, vocabulary, watch)
+        self.heads = heads
+
+    @torch.inference_mode()
+    def fill(self, context: list[int]) -> Tensor:
+        path = to_device(context[-1:], self.state.device)[None]  # [1, 1]
+        levels = []
+        for head, level in enumerate(self.tree.levels):
+            with self.watch.forward("draft", len(path), len(context) - 1):
+                logits = self.heads.predict(head, self.state.expand(len(path), -1), path)
+                ranked = logits[:, : self.vocabulary].topk(level.width).indices  # [nodes with children, ranks]
+            tokens = ranked[level.rows, level.ranks]
+            levels.append(tokens)
+            path = torch.cat([path[level.rows], tokens[:, None]], -1)[level.expanded]
+        return torch.cat(levels)
+
+
+def hydra_heads(tensors: Mapping[str, Tensor], target: PreTrainedModel) -> HydraHeads:
+    """New heads of the numbers of tensors, in torch's first weights. Raises ValueError or KeyError."""
+    heads, layers = counted(tensors, "hydra_mlp."), counted(tensors, "hydra_mlp.0.")
+    own = "hydra_lm_head.0.weight" in tensors
+    output, embedding = target.get_output_embeddings(), target.get_input_embeddings()
+    return HydraHeads(heads, layers, hidden_size(target), own, output, embedding)
+
+
+def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
+    """Uses only the pair's target. Raises UserError for heads that do not fit it.
+
+    The heads run eagerly on every runtime.
+    """
+    check_target(pair, KIND)
+    heads, tree, hashes = loaded(settings, pair, KIND, hydra_heads)
+    assert isinstance(heads, HydraHeads)
+    drafter = HydraDrafter(heads, tree, settings.accept(), pair.vocabulary, watch)
+    return Medusa(pair.session("target", watch), drafter, hashes)

@@ -1,0 +1,1 @@
+"""Methods that draft with some of the target's own layers."""

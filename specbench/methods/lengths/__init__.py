@@ -1,0 +1,1 @@
+"""Rules for how many tokens a draft has."""

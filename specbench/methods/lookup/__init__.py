@@ -1,0 +1,1 @@
+"""Methods that draft from texts: the prompt, a pool, or a datastore."""

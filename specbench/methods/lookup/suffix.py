@@ -1,0 +1,205 @@
+"""Suffix decoding: what followed the end of the text at earlier places, in the text or in earlier answers. Lossless.
+
+SuffixDecoding (Oliaro et al., arXiv 2411.04975): of all earlier occurrences of all suffixes of the text, the draft is
+the continuation with the most expected tokens, by counts. With other settings it is close to SAM-Decoding (Hu et al.,
+arXiv 2411.10666) and ANPD (Ou et al., arXiv 2404.08698), which follow the longest suffix.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+
+from specbench.config import Settings as Base
+from specbench.engine.accept import exact
+from specbench.engine.drafters import Drafter, ModelDrafter
+from specbench.engine.lengths import Lengths
+from specbench.engine.models.pair import Pair
+from specbench.engine.session import Session
+from specbench.engine.trees import exact_tree
+from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
+from specbench.methods.drafting import DraftedMethod, bounded
+from specbench.methods.lookup.suffix_automaton import END, Automaton, Match
+from specbench.methods.trees.rsd import refuse_long
+
+Found = tuple[list[int], tuple[int, ...] | None, float]  # tokens, parents (None: a chain), expected tokens
+NOTHING: Found = [], None, 0.0
+ROUNDING = 1e-9  # expected tokens; of what is equal but for it the longest suffix counts
+State = dict[str, Any]
+
+
+class Settings(Base):
+    longest: int = Field(ge=1, description="tokens of the longest suffix that is looked up")
+    shortest: int = Field(ge=1, description="tokens of the shortest one")
+    match: Literal["best", "longest"] = Field(description="which suffix drafts: most expected tokens, or the longest")
+    form: Literal["chain", "tree"] = Field(description="the most frequent continuation, or a tree of the likeliest")
+    gamma: int = Field(ge=1, description="the most tokens of a draft (γ)")
+    factor: float = Field(ge=0, allow_inf_nan=False, description="tokens of a draft for each token of its suffix")
+    offset: float = Field(ge=0, allow_inf_nan=False, description="tokens of a draft beside these")
+    probability: float = Field(ge=0, le=1, description="the least probability of a drafted path, by counts")
+    answers: int = Field(ge=0, description="the most earlier answers of a task that are searched, too; 0: none")
+    fallback: Literal["none", "draft"] = Field(description="draft: the draft model drafts where little is expected")
+    fallback_score: float = Field(ge=0, description="that is, fewer tokens than this")
+    fallback_gamma: int = Field(ge=1, description="tokens of the draft model's chain")
+
+    _fits = bounded("shortest", "longest")
+
+    def reach(self) -> int:
+        """The most tokens of a round, including the last committed one."""
+        return 1 + max(self.gamma, self.fallback_gamma if self.fallback == "draft" else 0)
+
+
+class SuffixDrafter:
+    """Drafts from an automaton of the text and one of earlier answers; of equal expectations the text's own counts.
+
+    Where fewer than `fallback_score` tokens are expected, `model` drafts, if there is one.
+    """
+
+    def __init__(self, settings: Settings, device: torch.device, model: Drafter | None = None) -> None:
+        self.settings, self.device, self.model = settings, device, model
+        self.lengths = Lengths()
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all earlier answers."""
+        self.answers: list[list[int]] = []
+        self.remembered = 0  # answers since the beginning, those that were dropped later among them
+        self.earlier = self._automaton()
+
+    def _automaton(self) -> Automaton:
+        return Automaton(self.settings.longest + self.settings.gamma)
+
+    def begin(self, prompt: list[int]) -> None:
+        self.text, self.read, self.match = self._automaton(), 0, Match(0, 0)
+        self._advance(prompt)
+        if self.model:
+            self.model.begin(prompt)
+
+    def _advance(self, context: list[int]) -> None:
+        """Take in what is new in `context`, which only grows."""
+        new = context[self.read :]
+        self.text.extend(new)
+        if self.answers:
+            for token in new:
+                self.match = self.earlier.follow(self.match, token, self.settings.longest)
+        self.read = len(context)
+
+    def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
+        """At most γ tokens, point masses at any temperature, or the draft model's chain."""
+        self._advance(context)
+        settings = self.settings
+        tokens, parents, score = max(
+            self._best(self.text, self.text.repeated(settings.longest), gamma),
+            self._best(self.earlier, self.earlier.suffixes(self.match), gamma),
+            key=lambda candidate: candidate[2],
+        )
+        if self.model and score < settings.fallback_score:
+            return self.model.propose(context, settings.fallback_gamma, sampling, rng)
+        ids = torch.tensor(tokens, dtype=torch.long, device=self.device)
+        return Draft(ids, None, parents if tokens else None)
+
+    def _best(self, automaton: Automaton, matches: Iterable[Match], gamma: int) -> Found:
+        """The continuation with the most expected tokens, of the matches from the longest on."""
+        settings, best = self.settings, NOTHING
+        candidate: Found
+        for state, length in matches:
+            most = min(gamma, int(settings.factor * length + settings.offset))
+            if length < settings.shortest or most <= best[2]:  # a token cannot be expected more than once
+                break
+            if settings.form == "chain":
+                tokens, score = automaton.chain(state, most, settings.probability)
+                candidate = tokens, None, score
+            else:
+                candidate = automaton.tree(state, most, most, settings.probability)
+            if candidate[2] > best[2] + ROUNDING:
+                best = candidate
+            if settings.match == "longest":
+                break
+        return best
+
+    def remember(self, answer: list[int]) -> None:
+        """Search this answer, too, from the next text on. Where there are too many, the older half is dropped."""
+        if not self.settings.answers:
+            return
+        before, self.answers = self.answers, kept([*self.answers, answer], self.settings.answers)
+        self.remembered += 1
+        new = [answer]
+        if len(self.answers) <= len(before):
+            self.earlier, new = self._automaton(), self.answers
+        for tokens in new:
+            self.earlier.extend([*tokens, END])
+
+    def state(self) -> State | None:
+        """The earlier answers, and how many there ever were; None where none are kept."""
+        return {"answers": list(self.answers), "remembered": self.remembered} if self.settings.answers else None
+
+    def restore(self, state: State | None) -> None:
+        if state is None or state == self.state():
+            return
+        known = self.remembered
+        if state["remembered"] < known or state["answers"][: len(self.answers)] != self.answers:
+            self.forget()
+            known = state["remembered"] - len(state["answers"])
+        for answer in state["answers"][len(self.answers) :]:
+            self.remember(answer)
+        self.remembered = state["remembered"]
+
+
+def kept(answers: list[list[int]], most: int) -> list[list[int]]:
+    """At most so many answers: where there is one more, the newer half. (An automaton cannot forget one of them.)"""
+    return answers if len(answers) <= most else answers[-((most + 1) // 2) :]
+
+
+class Suffix(DraftedMethod):
+    """Speculative sampling with drafts of suffixes; earlier answers are those of the task so far, in their order."""
+
+    lossless = True
+    drafter: SuffixDrafter
+
+    def __init__(self, target: Session, drafter: SuffixDrafter, settings: Settings) -> None:
+        self.target, self.drafter, self.settings = target, drafter, settings
+        self.gamma, self.reach = settings.gamma, settings.reach()
+
+    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+        return (exact if draft.parents is None else exact_tree)(draft, scored, sampling, rng)
+
+    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
+        self.answer: list[int] = []
+        for step in super().rounds(prompt, sampling, rng):
+            self.answer += step.tokens
+            yield step
+
+    def ended(self, last: Round) -> None:
+        """Remember the answer, without what the end of the text cut off."""
+        self.drafter.remember(self.answer[: len(self.answer) - last.truncated])
+
+    def reset(self, task: str = "") -> None:
+        self.drafter.forget()
+
+    def state(self) -> Any:
+        return self.drafter.state()
+
+    def restore(self, state: Any) -> None:
+        self.drafter.restore(state)
+
+    def added(self, state: Any, before: Any, after: Any) -> Any:
+        if state is None:
+            return None
+        taught = after["remembered"] - before["remembered"]
+        answers = state["answers"]
+        for answer in after["answers"][len(after["answers"]) - taught :]:
+            answers = kept([*answers, answer], self.settings.answers)
+        return {"answers": answers, "remembered": state["remembered"] + taught}
+
+
+def drafter(settings: Settings, tokenizer: str | None, device: torch.device) -> SuffixDrafter:
+    """The drafter alone, without the draft model. It works with any tokenizer, so `tokenizer` is not used."""
+    return SuffixDrafter(settings, device)
+
+
+def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
+    """Uses the pair's target, and its draft only as a fallback. Raises UserError for rounds that do not fit."""
+    refuse_long(f"suffix: its drafts have up to {settings.reach() - 1} tokens", settings.reach() - 1, pair)
+    model = ModelDrafter(pair.session("draft", watch)) if settings.fallback == "draft" else None
+    return Suffix(pair.session("target", watch), SuffixDrafter(settings, pair.device, model), settings)

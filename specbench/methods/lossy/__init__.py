@@ -1,0 +1,1 @@
+"""Methods whose texts may differ from the target's own, and what their rules read."""

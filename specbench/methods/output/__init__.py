@@ -1,0 +1,1 @@
+"""Methods that make the draft's output layer smaller."""

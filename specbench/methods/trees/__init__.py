@@ -1,0 +1,1 @@
+"""Methods that draft a tree of tokens from a model or a head."""

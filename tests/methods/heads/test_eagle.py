@@ -1,0 +1,276 @@
+"""EAGLE's head and those of HASS, FSPAD and Dovetail: against one without cache; lossless; files; training steps."""
+
+import copy
+import functools
+import math
+
+import naive_eagle
+import naive_feature_head as naive
+import oracle
+import pytest
+import torch
+from gates import decode, lively_prompt, pair
+from law import V, fit, small_target
+from recalled import recalled
+from refusals import one_line_error
+from tabled import draw_for_each_branch
+from torch.nn import functional as F
+
+from specbench import config
+from specbench.engine.models.eagle_head import stored_settings
+from specbench.engine.models.feature_head import FeatureHead
+from specbench.engine.models.heads import Head
+from specbench.engine.session import LAST, Session
+from specbench.engine.types import Sampling
+from specbench.methods.heads.eagle import Settings, feature_head
+from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter
+from specbench.training.answered import Answered, blocks
+from specbench.training.eagle.fit import Training, first_head, loss_of
+from specbench.training.eagle.train import PRESETS
+from specbench.training.eagle3.fit import Step
+from specbench.training.recipe import FeatureRecipe, load_recipe
+
+ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
+FUSES = ("fc", "gated", "dgf")
+LONG = pytest.mark.long
+SHORT = ("llama",)
+ARCHITECTURES = [one if one in SHORT else pytest.param(one, marks=LONG) for one in oracle.ARCHITECTURES]
+HEADS = {"opt": (4, 1)}  # attention heads of the tiny models, and how many share a key
+
+
+def recipe(preset: str, **changes) -> FeatureRecipe:
+    facts = {"autocast": False, "learning_rate": 0.01, "warmup": 0.0, "weight_decay": 0.0}
+    return FeatureRecipe(**{**load_recipe(f"eagle-{preset}", []).values, **facts, **changes})
+
+
+def in_file(model: FeatureHead, fuse: str) -> Head:
+    """A head as it would be read back."""
+    tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    return Head("eagle", tensors, {"fuse": fuse, "config": stored_settings(model.config)})
+
+
+@functools.cache
+def noisy(architecture: str, fuse: str) -> FeatureHead:
+    """A head with random weights and biases."""
+    target = pair(architecture)[0]
+    made = first_head(target, 96, fuse, 0)
+    rng = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng).to(parameter.device))
+    return feature_head(in_file(made, fuse), target, 96)
+
+
+@functools.cache
+def trained(architecture: str, preset: str = "hass", epochs: int = 30) -> FeatureHead:
+    """A head that has learned the text of one prompt, more or less by heart."""
+    prompt, text = lively_prompt(architecture, 12, 30)
+    chosen = recipe(preset, epochs=epochs, batch=1, cross_entropy=1.0, clip=10.0)
+    run = Training(pair(architecture)[0], [Answered("one", prompt + text, len(prompt))], 96, chosen, 0)
+    while not run.done:
+        run.learn(run.answered)
+        run.step += 1
+    return feature_head(in_file(run.head, chosen.fuse), pair(architecture)[0], 96)
+
+
+def method(target, model, total=16, top_k=4, depth=3, session=None) -> Eagle3:
+    drafts = Session(model, "draft", vocabulary=model.config.vocab_size)
+    drafter = EagleDrafter(model, drafts, LAST, total, top_k, depth)
+    return Eagle3(session or Session(target, "target"), drafter, {})
+
+
+def naive_states(architecture: str, model: FeatureHead, fuse: str, text: list[int], drafted: list[int]):
+    """States and features after x_1 … of a text that the target has read but for its last token, then of a path."""
+    target = copy.deepcopy(pair(architecture)[0]).cpu()
+    with torch.no_grad():
+        seen = target(torch.tensor([text[:-1]]), use_cache=False, output_hidden_states=True).hidden_states[-1][0]
+    weights = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
+    layer = target.get_input_embeddings()
+    table = layer.weight.double() * float(getattr(layer, "embed_scale", 1.0))
+    return naive.states(weights, fuse, table, [*text[1:], *drafted], seen.double(), *HEADS.get(architecture, (4, 2)))
+
+
+@pytest.mark.parametrize("fuse", FUSES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_head_equals_one_without_cache(architecture, fuse):
+    """Features of the target first, in two parts; then two branches, fed level by level."""
+    model, target = noisy(architecture, fuse), Session(pair(architecture)[0], "target")
+    output = copy.deepcopy(pair(architecture)[0]).cpu().get_output_embeddings().weight.double()
+    text, (left, right) = oracle.prompts(1, length=12)[0], ([3, 5], [3, 9])
+    features = target.forward(text[:-1], hidden=LAST).hidden
+    session = Session(model, "draft", vocabulary=96)
+    rows = [session.forward(text[1:5], features=features[:4]).logits]
+    last = session.forward(text[5:], features=features[4:], hidden=LAST)
+    rows.append(last.logits)
+    first = session.forward([3], parents=[-1], features=last.hidden[-1:], hidden=LAST)
+    both = first.hidden.expand(2, -1)
+    second = session.forward([left[1], right[1]], parents=[0, 0], features=both, hidden=LAST)
+    for branch, path in enumerate((left, right)):
+        states, made = naive_states(architecture, model, fuse, text, path)
+        expected = torch.stack([output @ state for state in states])
+        joined = torch.cat([*rows, first.logits, second.logits[branch : branch + 1]])
+        assert torch.allclose(joined.cpu(), expected, atol=1e-4) and expected.std() > 0.5
+        assert torch.allclose(second.hidden[branch].cpu(), made[-1], atol=1e-4)
+
+
+@pytest.mark.parametrize("preset", [PRESETS[0], *(pytest.param(preset, marks=LONG) for preset in PRESETS[1:])])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_greedy_texts_are_the_targets(architecture, preset):
+    """Random heads, and one that is often right; Gemma 2's window of 16 is crossed."""
+    target = pair(architecture)[0]
+    prompt, text = lively_prompt(architecture, 12, 30)
+    assert decode(method(target, noisy(architecture, recipe(preset).fuse)), prompt, 20)[0] == text[:20]
+    tokens, rounds = decode(method(target, trained(architecture, preset)), prompt, 30)
+    assert tokens == text and max(round_.accepted for round_ in rounds) >= 2
+    other = oracle.prompts(1, length=20, seed=9)[0]
+    expected = oracle.greedy(copy.deepcopy(target).cpu(), other, 8)
+    assert decode(method(target, trained(architecture, preset)), other, 8)[0] == expected
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fuse", FUSES)
+def test_drafts_equal_those_without_cache(monkeypatch, fuse):
+    """After full, partial and no acceptance: which features are read, and with which tokens, shows in the tree."""
+    preset = {"fc": "hass", "gated": "fspad", "dgf": "dovetail"}[fuse]
+    model, target, drafts = trained("llama", preset), pair("llama")[0], []
+    output = target.get_output_embeddings().weight.detach().cpu().double()
+    propose = EagleDrafter.propose
+
+    def spied(self, context, *others):
+        drafts.append((list(context), propose(self, context, *others)))
+        return drafts[-1][1]
+
+    monkeypatch.setattr(EagleDrafter, "propose", spied)
+    decode(method(target, model, 12, 3, 2), lively_prompt("llama", 12, 30)[0], 20)
+    for context, draft in drafts[:6]:
+
+        def after(path, context=context):
+            return (output @ naive_states("llama", model, fuse, context, list(path))[0][-1]).tolist()
+
+        paths: list[tuple[int, ...]] = []
+        for token, parent in zip(draft.tokens.tolist(), draft.parents, strict=True):
+            paths.append((*(paths[parent] if parent >= 0 else ()), token))
+        assert paths == naive_eagle.tree(after, 3, 2, 11)
+
+
+# Sampling
+
+
+def drawn(fuse, sampling, draws=450):
+    """How texts of three tokens fit the target's law: the joint law of what two rounds commit."""
+    target = small_target()
+    model = feature_head(in_file(first_head(target, V, fuse, 2), fuse), target, V)
+    return fit(method(target, model, 8, 3, 1, recalled(target, "target")), target, [1, 3, 2], 3, sampling, draws)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fuse", FUSES)
+@pytest.mark.parametrize("sampling", (Sampling(1.0), Sampling(0.7, top_p=0.9)), ids=str)
+def test_samples_from_the_target(fuse, sampling):
+    p, stood, fell = drawn(fuse, sampling)
+    assert p > ALPHA
+    assert stood > 60 and fell > 60
+
+
+@pytest.mark.long
+def test_a_draw_of_its_own_for_each_sibling_is_found(monkeypatch):
+    draw_for_each_branch(monkeypatch)
+    assert drawn("fc", Sampling(1.0))[0] < ALPHA
+
+
+# Training
+
+
+def answered() -> list[Answered]:
+    """Three documents of the target's own greedy text, of different lengths."""
+    model = copy.deepcopy(pair("llama")[0]).cpu()
+    prompts = [one[:length] for one, length in zip(oracle.prompts(3, length=6, seed=3), (6, 3, 5), strict=True)]
+    return [
+        Answered(f"d{i}", prompt + oracle.greedy(model, prompt, count), len(prompt))
+        for i, (prompt, count) in enumerate(zip(prompts, (4, 6, 2), strict=True))
+    ]
+
+
+@pytest.mark.parametrize("fuse", [FUSES[0], *(pytest.param(fuse, marks=LONG) for fuse in FUSES[1:])])
+def test_the_losses_of_all_steps_are_those_of_a_head_without_cache(fuse):
+    """Regression on the target's state after the token that is read, cross-entropy, and that of the likeliest three."""
+    target, steps = pair("llama")[0], 3
+    chosen = recipe(
+        "hass", fuse=fuse, steps=steps, batch=3, top_k=3, regression=0.7, cross_entropy=0.3, distillation=0.2
+    )
+    run = Training(target, answered(), 96, chosen, 0)
+    on_cpu = copy.deepcopy(target).cpu()
+    output = on_cpu.get_output_embeddings().weight.double()
+    expected, places = [0.0] * steps, 0
+    for one in answered():
+        with torch.no_grad():
+            out = on_cpu(torch.tensor([one.tokens]), use_cache=False, output_hidden_states=True)
+        for place in range(one.prompt - 1, len(one.tokens) - 2):
+            places += 1
+            for step in range(min(steps, len(one.tokens) - 2 - place)):
+                path = one.tokens[place + 2 : place + 2 + step]
+                states, made = naive_states("llama", run.head, fuse, one.tokens[: place + 2], path)
+                wanted, p = out.hidden_states[-1][0, place + 1 + step], out.logits[0, place + 1 + step].softmax(-1)
+                q = (output @ states[-1]).log_softmax(-1)
+                best = sorted(range(96), key=lambda token: -float(p[token]))[:3]
+                expected[step] += 0.7 * float(F.smooth_l1_loss(made[-1], wanted)) - 0.3 * float((p * q).sum())
+                expected[step] -= 0.2 * sum(float(p[token] * q[token]) for token in best)
+    (block,) = blocks(answered(), target.device)
+    with torch.no_grad():
+        results = [float(loss) for loss in run.losses(block)]
+    assert results == pytest.approx(expected, rel=1e-3)
+    assert run.learn(answered()) == pytest.approx(sum(expected) / places, rel=1e-3)
+
+
+def test_a_loss_by_hand():
+    """One place of two counts. The state is wrong by 2 and 0.5: smooth L1 of 1.5 and 0.125, on the mean 0.8125."""
+    logits = torch.tensor([[[0.5, 0.25, 0.25], [1.0, 1.0, 1.0]]]).log()
+    taught = torch.tensor([[[0.2, 0.5, 0.3], [1.0, 1.0, 1.0]]]).log()
+    carried, wanted = torch.tensor([[[2.0, 0.5], [9.0, 9.0]]]), torch.zeros(1, 2, 2)
+    step = Step(logits, taught, torch.tensor([[1, 0]]), torch.tensor([[True, False]]), carried)
+    entropy = -(0.2 * math.log(0.5) + 0.5 * math.log(0.25) + 0.3 * math.log(0.25))
+    best = -(0.5 * math.log(0.25) + 0.3 * math.log(0.25))
+    for weights, expected in (((1.0, 0.0, 0.0), 0.8125), ((0.0, 1.0, 0.0), entropy), ((0.0, 0.0, 1.0), best)):
+        names = ("regression", "cross_entropy", "distillation")
+        chosen = recipe("hass", top_k=2, **dict(zip(names, weights, strict=True)))
+        assert float(loss_of(step, wanted, chosen)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_recipes_have_sources_and_differ_as_the_papers_do():
+    chosen = {preset: FeatureRecipe(**load_recipe(f"eagle-{preset}", []).values) for preset in PRESETS}
+    assert [one.fuse for one in chosen.values()] == ["fc", "fc", "gated", "dgf"]
+    assert [one.steps for one in chosen.values()] == [1, 3, 1, 1]
+    assert [one.distillation for one in chosen.values()] == [0, 1, 0, 0]
+    for preset in PRESETS:
+        raw = (config.SUITES / "training" / f"eagle-{preset}.yaml").read_text()
+        assert raw.count("source:") == len(FeatureRecipe.model_fields)
+        assert config.load_method(preset).values["recipe"] == preset
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t, facts: facts.update(fuse="sum"), "it fuses by sum"),
+        (lambda t, facts: facts.pop("fuse"), "'fuse'"),
+        (lambda t, facts: t.update({"fc.weight": t["fc.weight"][:, :5]}), "fc.weight"),
+        (lambda t, facts: facts["config"].pop("head_dim"), "'head_dim'"),
+        (lambda t, facts: t.clear(), "gate_proj"),
+    ],
+)
+def test_tensors_that_are_no_head(change, words):
+    good = in_file(noisy("llama", "fc"), "fc")
+    tensors, facts = dict(good.tensors), {"fuse": "fc", "config": dict(good.trained["config"])}
+    change(tensors, facts)
+    with one_line_error(words, "train or import it again"):
+        feature_head(Head("eagle", tensors, facts), pair("llama")[0], 96)
+
+
+def test_the_settings_are_the_official_codes():
+    for preset in PRESETS:
+        values = config.load_method(preset).values
+        assert values == {"total_tokens": 60, "top_k": 10, "depth": 5, "head": "auto", "recipe": preset}
+        assert Settings(**values)

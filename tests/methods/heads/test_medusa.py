@@ -1,0 +1,398 @@
+"""Medusa and Hydra: trees and rounds against a second implementation without cache; lossless; released heads."""
+
+import copy
+import functools
+import json
+import types
+
+import naive_draft_heads as naive
+import oracle
+import pytest
+import torch
+from gates import DEVICE, GREEDY, decode, lively_prompt, pair
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judging import assert_rounds
+from law import fit, small_target
+from recalled import recalled
+from refusals import one_line_error
+from safetensors.torch import save_file
+from tabled import draw_for_each_branch
+from typer.testing import CliRunner
+from watched import Told
+
+from specbench import config
+from specbench.cli import app
+from specbench.engine.models.draft_heads import DraftHeads
+from specbench.engine.models.heads import Head, read_head
+from specbench.engine.ranked_trees import best_paths, ranked_tree
+from specbench.engine.runtimes.eager import EAGER
+from specbench.engine.runtimes.static import STATIC
+from specbench.engine.session import Session, Unwatched
+from specbench.engine.trees import exact_tree
+from specbench.engine.types import Sampling
+from specbench.methods.heads import hydra, medusa
+from specbench.methods.heads.hydra import HydraDrafter
+from specbench.methods.heads.medusa import Medusa, MedusaDrafter, of_file
+from specbench.training import hydra as hydra_training
+from specbench.training import medusa as medusa_training
+from specbench.training import released_draft_heads as released
+from specbench.training.answered import Answered
+from specbench.training.draft_heads import Training, first_heads
+from specbench.training.recipe import DraftHeadsRecipe, load_recipe
+
+ALPHA = 1e-4  # of a right rule being refused; a wrong one must fall below it
+KINDS = ("medusa", "hydra")
+MAKE = {"medusa": medusa_training.new_heads, "hydra": hydra_training.new_heads}
+OF_TENSORS = {"medusa": medusa.medusa_heads, "hydra": hydra.hydra_heads}
+DRAFTER = {"medusa": MedusaDrafter, "hydra": HydraDrafter}
+MODULE = {"medusa": medusa, "hydra": hydra}
+LONG = pytest.mark.long
+SHORT = ("llama",)
+ARCHITECTURES = [one if one in SHORT else pytest.param(one, marks=LONG) for one in oracle.ARCHITECTURES]
+# No two paths have the same product.
+ACCURACIES = [[0.61, 0.17, 0.07], [0.53, 0.19, 0.11], [0.43, 0.13, 0.05]]
+
+
+def recipe(kind: str, **changes) -> DraftHeadsRecipe:
+    facts = {"heads": 3, "layers": 2, "learning_rate": 0.02, "warmup": 0.0, "weight_decay": 0.0, "last_rate": 0.0}
+    return DraftHeadsRecipe(**{**load_recipe(kind, []).values, **facts, **changes})
+
+
+def in_file(kind: str, model: DraftHeads, accuracies=ACCURACIES) -> Head:
+    """Heads as they would be read back."""
+    tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    return Head(kind, tensors, {"accuracies": accuracies})
+
+
+@torch.no_grad()
+def add_noise(model: DraftHeads, scale: float, seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.add_(scale * torch.randn(parameter.shape, generator=rng).to(parameter.device))
+
+
+@functools.cache
+def noisy(kind: str, architecture: str, output: str = "own") -> DraftHeads:
+    """Heads with random weights."""
+    target = pair(architecture)[0]
+    made = first_heads(MAKE[kind], target, recipe(kind, output=output), 0)
+    add_noise(made, 0.2, 0)
+    return of_file(in_file(kind, made), target, OF_TENSORS[kind])[0]
+
+
+@functools.cache
+def trained(kind: str, architecture: str, epochs: int = 25) -> DraftHeads:
+    """Heads that have learned the text of one prompt, more or less by heart."""
+    prompt, text = lively_prompt(architecture, 12, 30)
+    chosen = recipe(kind, epochs=epochs, batch=1, loss="tokens")
+    answers = [Answered("one", prompt + text, len(prompt))]
+    run = Training(MAKE[kind], pair(architecture)[0], answers, 96, chosen, 0)
+    while not run.done:
+        run.learn(answers)
+        run.step += 1
+    return of_file(in_file(kind, run.head), pair(architecture)[0], OF_TENSORS[kind])[0]
+
+
+def method(kind, target, model, nodes=9, runtime=EAGER, watch=None, accuracies=ACCURACIES, rule=exact_tree) -> Medusa:
+    tree = ranked_tree(best_paths(accuracies, nodes), target.device)
+    session = Session(target, "target", watch, runtime=runtime)
+    drafter = DRAFTER[kind](model, tree, rule, target.config.vocab_size, watch or Unwatched())
+    return Medusa(session, drafter, {})
+
+
+def weights_of(model):
+    return {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
+
+
+# Trees
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), heads=st.integers(1, 3), ranks=st.integers(1, 4), size=st.integers(1, 90))
+def test_the_best_paths_are_those_of_all(seed, heads, ranks, size):
+    rng = torch.Generator().manual_seed(seed)
+    accuracies = torch.rand(heads, ranks, generator=rng, dtype=torch.float64).sort(-1, descending=True).values.tolist()
+    paths = best_paths(accuracies, size)
+    assert paths == naive.nodes(accuracies, size)
+    tree = ranked_tree(paths, torch.device("cpu"))
+    assert [path[:-1] for path in paths] == [() if parent < 0 else paths[parent] for parent in tree.parents]
+    rebuilt, having = [], [()]
+    for level in tree.levels:
+        here = [(*having[row], rank) for row, rank in zip(level.rows.tolist(), level.ranks.tolist(), strict=True)]
+        rebuilt += here
+        having = [here[number] for number in level.expanded.tolist()]
+    assert rebuilt == paths and not having
+    assert [len(path) - 1 for path in paths] == tree.depths.tolist()
+
+
+def test_what_is_worth_nothing_is_left_out():
+    assert best_paths([[0.5, 0.0], [0.0, 0.0]], 9) == [(0,)]
+    assert best_paths([[0.0, 0.0]], 9) == [(0,)]
+    assert best_paths([[0.2, 0.3], [0.5]], 9) == [(0,), (1,), (0, 0), (1, 0)], "a rank is worth no more than the last"
+
+
+# Rounds
+
+
+@pytest.mark.parametrize("output", ("own", pytest.param("target", marks=LONG)))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_rounds_of_noisy_heads_equal_those_without_cache(architecture, kind, output):
+    target, model = pair(architecture)[0], noisy(kind, architecture, output)
+    on_cpu = copy.deepcopy(target).cpu()
+    prompt, text = lively_prompt(architecture, 12, 30)
+    expected = naive.rounds(weights_of(model), on_cpu, ACCURACIES, prompt + text[:1], 4, 11)
+    tokens, rounds = decode(method(kind, target, model, 11), prompt, 20)
+    assert tokens == text[:20]
+    assert_rounds(rounds, expected)
+
+
+@pytest.mark.parametrize("runtime", (pytest.param(EAGER, marks=LONG), STATIC), ids=lambda one: one.name)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_rounds_of_heads_that_are_often_right(architecture, kind, runtime):
+    """Full, partial and no acceptance; the state after the last accepted token is read; beyond Gemma 2's window."""
+    prompt, text = lively_prompt(architecture, 12, 30)
+    target, model = pair(architecture)[0], trained(kind, architecture)
+    on_cpu = copy.deepcopy(target).cpu()
+    tokens, rounds = decode(method(kind, target, model, 11, runtime), prompt, 30)
+    assert tokens == text
+    assert_rounds(rounds, naive.rounds(weights_of(model), on_cpu, ACCURACIES, prompt + text[:1], 5, 11))
+    assert max(round_.accepted for round_ in rounds) >= 2 and len(rounds) < 25
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+def test_greedy_texts_are_the_targets(architecture, kind):
+    target = pair(architecture)[0]
+    on_cpu = copy.deepcopy(target).cpu()
+    for model in (noisy(kind, architecture), trained(kind, architecture)):
+        for prompt in (oracle.prompts(1, length=18, seed=9)[0], [5]):
+            assert decode(method(kind, target, model), prompt, 12)[0] == oracle.greedy(on_cpu, prompt, 12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_forwards_and_reach(kind):
+    """One forward of all heads, or one of each level with a row for each node that has children; one of the target."""
+    watched, target = Told(), pair("llama")[0]
+    used = method(kind, target, trained(kind, "llama"), 9, watch=watched)
+    paths = best_paths(ACCURACIES, 9)
+    rows = [1, *(len({path[:-1] for path in paths if len(path) == depth}) for depth in (2, 3))]
+    rounds = used.rounds([1, 2, 3, 4], GREEDY, torch.Generator(DEVICE))
+    length = 4 + len(next(rounds).tokens)
+    assert watched.forwards == [("target", 4, 0)]
+    for _ in range(4):
+        watched.forwards.clear()
+        committed = len(next(rounds).tokens)
+        drafts = [("draft", width, length - 1) for width in (rows if kind == "hydra" else [1])]
+        assert watched.forwards == [*drafts, ("target", 10, length - 1)] and used.reach == 10
+        length += committed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_left_of_the_last_prompt(kind):
+    used, sampling = method(kind, pair("llama")[0], trained(kind, "llama")), Sampling(0.9)
+    prompt, _ = lively_prompt("llama", 12, 30)
+    first = decode(used, prompt, 12, sampling, seed=3)
+    decode(used, [9, 8, 7], 5)
+    assert decode(used, prompt, 12, sampling, seed=3) == first
+
+
+def test_a_state_that_is_one_token_late_is_found():
+    """The defect that a wrong hand-over of the state would be: other drafts, though the text stays."""
+    prompt, text = lively_prompt("llama", 12, 30)
+    used, right = (method("medusa", pair("llama")[0], trained("medusa", "llama")) for _ in range(2))
+    accept = used.drafter.accept
+
+    def late(draft, scored, *given):
+        verdict = accept(draft, scored, *given)
+        used.drafter.state = scored.hidden[:1]
+        return verdict
+
+    used.drafter.accept = late
+    tokens, rounds = decode(used, prompt, 30)
+    assert tokens == text and len(rounds) > len(decode(right, prompt, 30)[1])
+
+
+# Sampling
+
+
+def drawn(kind, sampling, draws=450):
+    """How texts of three tokens fit the target's law: the joint law of what two rounds commit."""
+    target = small_target()
+    made = first_heads(MAKE[kind], target, recipe(kind), 0)
+    add_noise(made, 0.3, 1)
+    model = of_file(in_file(kind, made), target, OF_TENSORS[kind])[0]
+    used = method(kind, target, model, 6)
+    used.target = recalled(target, "target")
+    return fit(used, target, [1, 3, 2], 3, sampling, draws)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sampling", (Sampling(1.0), Sampling(0.7, top_p=0.9)), ids=str)
+def test_samples_from_the_target(kind, sampling):
+    p, stood, fell = drawn(kind, sampling)
+    assert p > ALPHA
+    assert stood > 60 and fell > 60
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draw_of_its_own_for_each_sibling_is_found(monkeypatch, kind):
+    draw_for_each_branch(monkeypatch)
+    assert drawn(kind, Sampling(1.0))[0] < ALPHA
+
+
+# Files
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_that_are_damaged(kind):
+    target = pair("llama")[0]
+    bias = "0.0.linear.bias" if kind == "medusa" else "hydra_mlp.0.0.linear.bias"
+    for words, change in (
+        ("size mismatch", lambda tensors, facts: tensors.update({bias: tensors[bias][:5]})),
+        ("Missing key", lambda tensors, facts: tensors.pop(bias)),
+        ("'accuracies'", lambda tensors, facts: facts.pop("accuracies")),
+        ("its accuracies are not", lambda tensors, facts: facts.update(accuracies=[[0.5]])),
+        ("its accuracies are not", lambda tensors, facts: facts.update(accuracies=[[0.5], [], [0.1]])),
+        ("not numbered from 0 on", lambda tensors, facts: tensors.clear()),
+    ):
+        good = in_file(kind, noisy(kind, "llama"))
+        tensors, facts = dict(good.tensors), dict(good.trained)
+        change(tensors, facts)
+        with one_line_error(words, "train or import it again"):
+            of_file(Head(kind, tensors, facts), target, OF_TENSORS[kind])
+
+
+def test_targets_whose_embeddings_are_not_as_wide_as_their_states():
+    odd = types.SimpleNamespace(models={"target": oracle.tiny("opt", word_embed_proj_dim=16)}, name="odd")
+    values = config.load_method("hydra").values
+    with one_line_error("hydra reads embeddings and hidden states of one width", "choose another target"):
+        hydra.build(hydra.Settings(**values), odd, None)
+
+
+def test_the_settings_are_the_official_codes_and_one_preset_is_lossy():
+    for kind in KINDS:
+        values = config.load_method(kind).values
+        assert (values["nodes"], values["accuracies"], values["head"], values["rule"]) == (63, [], "auto", "exact")
+    typical = config.load_method("medusa-typical")
+    assert typical.method == "medusa" and typical.values == {**config.load_method("medusa").values, "rule": "typical"}
+
+
+# Released heads, written here in the authors' layout
+
+
+def checkpoint(folder, kind, safe=False, change=None, **changes):
+    """A checkpoint for the bundled target: two heads of one block, in half precision."""
+    rng = torch.Generator().manual_seed(5)
+
+    def noise(*shape):
+        return (torch.randn(*shape, generator=rng) * 0.05).half()
+
+    tensors = {}
+    for head in range(2):
+        parts = head + 2
+        if kind == "medusa":
+            tensors |= {f"{head}.0.linear.weight": noise(192, 192), f"{head}.0.linear.bias": noise(192)}
+            tensors |= {f"{head}.1.weight": noise(2048, 192)}
+        else:
+            for name in ("linear", "res_connection"):
+                tensors |= {f"hydra_mlp.{head}.0.{name}.weight": noise(192, parts * 192)}
+                tensors |= {f"hydra_mlp.{head}.0.{name}.bias": noise(192)}
+            tensors |= {f"hydra_lm_head.{head}.weight": noise(2048, 192), f"hydra_lm_head.{head}.bias": noise(2048)}
+            tensors |= {"input_embed_fn.weight": noise(2048, 192)}
+    facts = {f"{kind}_num_heads": 2, f"{kind}_num_layers": 1, "base_model_name_or_path": "lmsys/vicuna-7b-v1.3"}
+    if kind == "hydra":
+        facts |= {"hydra_head_arch": "mlp", "grounded_heads": True, "hidden_state_offset": 0}
+    if change:
+        change(tensors)
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**facts, **changes}))
+    if safe:
+        save_file(tensors, folder / f"{kind}_lm_head.safetensors")
+    else:
+        torch.save(tensors, folder / f"{kind}_lm_head.pt")
+    return folder, tensors
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_released_heads_draft_what_their_own_weights_say(tmp_path, pocket, monkeypatch, kind):
+    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    folder, tensors = checkpoint(tmp_path / "heads", kind)
+    file = released.import_head(kind, folder, "pocket", tmp_path / "h.safetensors")
+    head = read_head(file, kind, pocket, None)
+    assert head.trained["released"] == "heads" and head.trained["assumed"]
+    values = {**config.load_method(kind).values, "head": str(file), "nodes": 5}
+    built = MODULE[kind].build(MODULE[kind].Settings(**values), pocket, Unwatched())
+    assert built.inputs() == head.hashes() and built.reach == 6 and built.lossless
+    text = [5, 17, 900, 33, 210, 8]
+    target = pocket.models["target"]
+    tokens, rounds = decode(built, text, 8)
+    assert tokens == oracle.greedy(target, text, 8)
+    weights = {name: tensor.double() for name, tensor in tensors.items()}
+    expected = naive.rounds(weights, target, released.ASSUMED[:2], [*text, *rounds[0].tokens], 1, 5)
+    assert [round_.verdict.drafted for round_ in rounds[1:2]] == [one.drafted for one in expected]
+
+
+def cut(name, rows):
+    return lambda tensors: tensors.update({name: tensors[name][:rows].clone()})
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "facts", "words"),
+    [
+        ("medusa", lambda tensors: tensors.pop("1.1.weight"), {}, "holds no 2 heads of medusa with 1 blocks"),
+        ("medusa", None, {"medusa_num_heads": 3}, "holds no 3 heads of medusa"),
+        ("medusa", None, {"medusa_num_layers": 2}, "with 2 blocks, as its config.json says"),
+        ("medusa", None, {"medusa_num_heads": 0}, "medusa_num_heads"),
+        ("medusa", cut("0.0.linear.bias", 100), {}, "reads 100 values, but the target of pocket has 192"),
+        ("medusa", cut("0.1.weight", 100), {}, "says 100 tokens, but pocket has 2048"),
+        ("medusa", lambda tensors: tensors["0.1.weight"].fill_(torch.nan), {}, "no numbers"),
+        ("medusa", lambda tensors: tensors.update(extra=torch.zeros(3)), {}, "holds no"),
+        ("hydra", None, {"hydra_head_arch": "prefix-mlp"}, "hydra_head_arch is prefix-mlp, and only mlp is built here"),
+        ("hydra", None, {"grounded_heads": False}, "grounded_heads is false"),
+        ("hydra", None, {"hidden_state_offset": 1}, "hidden_state_offset is 1"),
+    ],
+)
+def test_checkpoints_that_are_refused(tmp_path, pocket, monkeypatch, kind, change, facts, words):
+    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    folder, _ = checkpoint(tmp_path / "heads", kind, True, change, **facts)
+    with one_line_error(words):
+        released.import_head(kind, folder, "pocket", tmp_path / "h.safetensors")
+    assert not (tmp_path / "h.safetensors").exists()
+
+
+def test_heads_beyond_those_that_the_configuration_names_are_left_out(tmp_path, pocket, monkeypatch):
+    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    folder, _ = checkpoint(tmp_path / "heads", "medusa", medusa_num_heads=1)
+    file = released.import_head("medusa", folder, "pocket", tmp_path / "h.safetensors")
+    assert len(read_head(file, "medusa", pocket, None).trained["accuracies"]) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_command_line_imports_heads(tmp_path, kind):
+    folder, _ = checkpoint(tmp_path / "heads", kind)
+    out = tmp_path / "h.safetensors"
+    outcome = CliRunner().invoke(app, ["import", f"{kind}-head", str(folder), "--pair", "pocket", "--out", str(out)])
+    assert outcome.exit_code == 0 and f"{kind}.head={out}" in outcome.output and out.is_file()
+
+
+# The shipped heads
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_shipped_heads_beat_their_untrained_selves(pocket, kind):
+    """On held-out answers, by a wide margin; and a text is the bundled target's."""
+    head = read_head(config.SUITES / "trained" / "heads" / f"{kind}-pocket.safetensors", kind, pocket, None)
+    rows = zip(head.trained["accuracies"], head.trained["accuracies_untrained"], strict=True)
+    assert all(row[0] > before[0] + 0.35 for row, before in rows)
+    text = [5, 17, 900, 33, 210, 8]
+    built = MODULE[kind].build(MODULE[kind].Settings(**config.load_method(kind).values), pocket, Unwatched())
+    tokens, _ = decode(built, text, 10)
+    assert tokens == oracle.greedy(pocket.models["target"], text, 10) and built.reach == 64

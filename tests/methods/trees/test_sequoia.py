@@ -1,0 +1,152 @@
+"""Sequoia: its trees against all trees and by hand, and texts stay the target's own, greedy and sampled."""
+
+import functools
+import heapq
+import itertools
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from builders_engine import build
+from cases import architectures
+from gates import DEVICE, GREEDY, decode, lively_prompt, pair, tiny
+from refusals import one_line_error
+from tabled import Table, p_of_texts, p_with_caches
+
+from specbench.engine.session import Session
+from specbench.engine.types import Sampling
+from specbench.methods.trees import rsd
+from specbench.methods.trees.rsd import TreeSpeculation
+from specbench.methods.trees.sequoia import Plan, Planned
+
+ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
+SHAPE = [[3], [2, 0, 1], [0, 1, 0], [0]]  # 3 after the context, 2 + 1 below them, 1 below the second of those
+
+
+@functools.cache
+def trees(size: int) -> list[tuple]:
+    """All ordered trees of so many nodes, each as the tuple of its children."""
+    if size == 1:
+        return [()]
+    results = []
+    for first in range(1, size):
+        for child, rest in itertools.product(trees(first), trees(size - first)):
+            results.append((child, *rest))
+    return results
+
+
+def levels(tree: tuple) -> int:
+    return 1 + max(map(levels, tree)) if tree else 0
+
+
+def ranks(tree: tuple) -> int:
+    return max([len(tree), *map(ranks, tree)])
+
+
+def expected(tree: tuple, rates) -> float:
+    return 1 + sum(rate * expected(child, rates) for rate, child in zip(rates, tree, strict=False))
+
+
+def tree_of(shape) -> tuple:
+    """A tree of a shape, level by level, as the tuple of its children."""
+    below: list[tuple] = []
+    for counts in reversed(shape):
+        rest = iter(below)
+        below = [tuple(itertools.islice(rest, count)) for count in counts]
+    return below[0]
+
+
+@pytest.mark.parametrize("rates", ((0.7, 0.2, 0.05), (0.3, 0.6, 0.5), (0.0, 0.9), (1.0,)), ids=str)
+@pytest.mark.parametrize("most", (1, 2, 3, 8))
+def test_the_best_of_all_trees(rates, most):
+    for size in range(2, 8):
+        every = [t for t in trees(size) if levels(t) <= most and ranks(t) <= len(rates)]
+        plan = Plan(rates, size - 1, most)
+        best = max((expected(t, rates) for t in every), default=-np.inf)
+        assert plan.expected[most, size] == pytest.approx(best, abs=1e-12)
+        tree = tree_of(plan.shape())
+        assert expected(tree, rates) == pytest.approx(plan.expected[most].max(), abs=1e-12)
+        assert levels(tree) <= most and sum(map(sum, plan.shape())) <= size - 1
+
+
+def test_a_large_tree_has_the_likeliest_paths():
+    """Where rates fall, the best tree has the nodes with the largest products: found one by one."""
+    rates = (0.62, 0.17, 0.08, 0.03)
+    heap, total = [(-rate, 1) for rate in rates], 1.0
+    heapq.heapify(heap)
+    for _ in range(60):
+        worth, level = heapq.heappop(heap)
+        total -= worth
+        if level < 6:
+            for rate in rates:
+                heapq.heappush(heap, (worth * rate, level + 1))
+    plan = Plan(rates, 60, 6)
+    assert plan.expected[6, 61] == pytest.approx(total, abs=1e-12) == plan.expected[6].max()
+    assert sum(map(sum, plan.shape())) == 60 and len(plan.shape()) == 7
+
+
+def test_a_tree_by_hand():
+    """Rates .6 and .3, four nodes: .6, .36 (first of the first), .3, and .216 rather than .18."""
+    assert Plan((0.6, 0.3), 4, 5).shape() == [[2], [1, 0], [1], [0]]
+    assert Plan((0.6, 0.3), 4, 2).shape() == [[2], [2, 0], [0, 0]]
+    assert Plan((0.6, 0.3), 4, 5).expected[5, 5] == pytest.approx(1 + 0.6 + 0.36 + 0.3 + 0.216)
+    assert Plan((0.6,), 9, 2).shape() == [[1], [1], [0]], "no more than there are"
+
+
+def test_greedy_trees_have_their_shape_and_the_likeliest_tokens():
+    draft, context = pair("llama")[1], oracle.prompts(1, 10)[0]
+    drafted = Planned(Session(draft, "draft"), SHAPE).propose(context, 3, GREEDY, torch.Generator())
+    assert drafted.parents == (-1, -1, -1, 0, 0, 2, 4) and drafted.probs is None
+    tokens = drafted.tokens.tolist()
+    for node, rank in ((0, 0), (1, 1), (2, 2), (3, 0), (4, 1), (5, 0), (6, 0)):
+        path, at = [], drafted.parents[node]
+        while at >= 0:
+            path, at = [tokens[at], *path], drafted.parents[at]
+        logits = oracle.next_logits(draft.cpu(), [*context, *path])
+        assert tokens[node] == logits.topk(3).indices[rank]
+    draft.to(DEVICE)
+
+
+def made(target, draft) -> TreeSpeculation:
+    return TreeSpeculation(target, Planned(draft, SHAPE), 3, 7)
+
+
+@architectures
+def test_greedy_texts_are_the_targets(architecture):
+    prompt, text = lively_prompt(architecture, 12, 40)
+    tokens, rounds = decode(build(tiny(architecture), "sequoia", nodes=11, gamma=4), prompt, 40)
+    assert tokens == text
+    verdicts = [round_.verdict for round_ in rounds if round_.verdict]
+    assert {len(v.drafted) for v in verdicts} == {11}
+    assert any(v.parents[i] in v.parents[:i] for v in verdicts for i in v.path), "no later sibling was accepted"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sampling", (Sampling(0.7), Sampling(0.9, top_k=3, top_p=0.9)), ids=str)
+def test_samples_from_the_target(sampling):
+    assert p_of_texts(made, sampling, 700) > ALPHA
+
+
+def test_samples_from_a_target_with_a_cache_and_wrong_rows_are_found(monkeypatch):
+    assert p_with_caches(made) > ALPHA
+    monkeypatch.setattr(rsd, "given_earlier", lambda q, tokens, places: q)
+    assert p_of_texts(made, Sampling(0.7), 1200) < ALPHA
+
+
+def test_drawn_rows_are_those_of_the_place():
+    """Every row is the draft's own distribution after the node's path, without the earlier siblings."""
+    session, rng = Table(6, 3), torch.Generator(DEVICE).manual_seed(1)
+    for _ in range(20):
+        draft = Planned(session, SHAPE).propose([5, 4], 3, Sampling(1.0), rng)
+        tokens, depths = draft.tokens.tolist(), []
+        for i, parent in enumerate(draft.parents):
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+            q = session.row(tokens[parent] if parent >= 0 else 4, 2 + depths[i]).softmax(-1)
+            q[[tokens[j] for j in range(i) if draft.parents[j] == parent]] = 0
+            torch.testing.assert_close(draft.probs[i], q / q.sum())
+
+
+def test_trees_that_do_not_fit_are_refused():
+    with one_line_error("sequoia: its tree has up to 1000 tokens", "choose a smaller one"):
+        build(tiny("llama"), "sequoia", nodes=1000)
