@@ -55,8 +55,8 @@ class Ending:
     """Watches a growing text for its end.
 
     A round commits several tokens at once. The search for stop strings covers all of them, and as many earlier tokens
-    as a stop string may span (every token is at least one byte). It reads the text with special tokens, as lm-eval does,
-    and without them, as engines do: the first stop string in either ends the text.
+    as a stop string may span (every token is at least one byte). It reads the text with special tokens, as lm-eval
+    does, and without them, as engines do: the first stop string in either ends the text.
     """
 
     def __init__(self, limits: Limits, detokenize: Detokenize) -> None:

@@ -17,6 +17,7 @@ from specbench.base.folder import member
 from specbench.config import UserError
 from specbench.report import tables
 from specbench.report.columns import DEPTH_COLUMNS, WORKER_COLUMNS
+from specbench.report.divergence import FAULT, faulty
 from specbench.report.finding import print_lines
 from specbench.report.notes import condition, how_much, legend, notes_of, origins, titles, unsure, warnings
 from specbench.report.views.trace import print_trace
@@ -49,7 +50,7 @@ def finish(folder: Path) -> int:
         f"         specbench compare {folder} OTHER_RUN",
     ):
         say(line)
-    return 3 if summary.errors.any() else 0
+    return 3 if summary.errors.any() or faulty(run) else 0
 
 
 def show(folder: Path, format: str) -> pd.DataFrame:
@@ -140,11 +141,12 @@ def _print(text: str, lines: Sequence[str], notes: Sequence[str], format: str, t
         sys.stdout.write(text.rstrip() + "\n")
         sys.stdout.flush()
         print_lines(console, ["", *lines])
-        print_lines(console, notes, "dim")
+        print_lines(console, [line for line in notes if line.startswith(FAULT)], "bold red")
+        print_lines(console, [line for line in notes if not line.startswith(FAULT)], "dim")
         return
     sys.stdout.write(_with_notes(text, [*lines, *notes], format))
     for line in notes if format in ("csv", "json") else []:
-        if line.startswith(("MISMATCH", "UNFINISHED")):
+        if line.startswith(("MISMATCH", "UNFINISHED", FAULT)):
             print(plain(line), file=sys.stderr)
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 from specbench.analysis import compare as compared
 from specbench.analysis import metrics, pooled, time_warnings, totals
 from specbench.config import UserError
+from specbench.report.divergence import divergence_lines
 from specbench.report.unanswered import unanswered_lines
 from specbench.results.importers import origin
 from specbench.results.stored import StoredRun, runtime_of
@@ -24,6 +25,7 @@ def notes_of(
 
 def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.Measured) -> Iterator[str]:
     """What is wrong with the figures, or may be."""
+    yield from divergence_lines(runs)
     yield from measured.mismatches
     named = ", ".join(dict.fromkeys(row[-1] for row, parts in measured.totals.items() if totals.counted(parts)))
     if named:
