@@ -124,7 +124,8 @@ def resolve_plan(
         prompts: instead of a suite, a file of prompts without scores.
         servers: NAME=URL texts or YAML files, of engines that are measured beside the methods.
         max_new_tokens: the limit of each answer, in tokens; default: that of the suite's lines or of the tasks.
-        options: further fields of the plan; temperature, top_k and top_p are the suite's if missing or None.
+        options: further fields of the plan; temperature, top_k, top_p and chat_template are the suite's if missing or
+            None. Prompts of a file are wrapped if the tokenizer has a template.
 
     Raises:
         UserError: a name, setting or value does not exist, or two of them contradict each other.
@@ -158,6 +159,7 @@ def resolve_plan(
     chosen = {key: options.pop(key, None) for key in SamplingSpec.model_fields}
     sampling = suite_spec.sampling.model_dump() | {key: value for key, value in chosen.items() if value is not None}
     main = next(iter(against.values()))
+    wrapped = options.pop("chat_template", None)
     fields = {
         "pair": pair_spec,
         "methods": tuple(specs.values()),
@@ -167,6 +169,7 @@ def resolve_plan(
         "tasks": tasks,
         "limit": limit or suite_spec.limit,
         "max_length": suite_spec.max_length,
+        "chat_template": suite_spec.chat_template if wrapped is None else wrapped,
         "data_dir": data_dir,
         "prompts": str(prompts.resolve()) if prompts else None,
     }
@@ -194,7 +197,8 @@ def documents(
     if suite:
         made = load_suite(suite, task_dir)
     elif prompts:
-        made = SuiteSpec(name=prompts.stem, description="", tasks=config.prompt_lines(prompts, max_new_tokens))
+        lines = config.prompt_lines(prompts, max_new_tokens)
+        made = SuiteSpec(name=prompts.stem, description="", tasks=lines, chat_template=True)
     else:
         named = dict.fromkeys(task) if task or not task_dir else config.tasks_of_folder(task_dir)
         lines = config.checked_lines([TaskLine(task=name) for name in named], None, task_dir, "--task")
@@ -247,6 +251,7 @@ def preparing(pair: PairSpec, suite: str, spec: MethodSpec, documents: int, seed
         tasks=resolve_tasks(suite_spec, pair, data_dir),
         limit=documents,
         max_length=suite_spec.max_length,
+        chat_template=suite_spec.chat_template,
         data_dir=data_dir,
         seed=seed,
     )

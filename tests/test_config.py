@@ -90,7 +90,7 @@ def test_task_index_counterparts_are_bundled_and_have_files():
             assert info.data and info.counterparts, name
             assert [known[counterpart].hub for counterpart in info.counterparts] == [None] * len(info.counterparts)
         else:
-            assert not info.counterparts and (SUITES / "tasks" / "pocket" / f"{name}.yaml").is_file()
+            assert not info.counterparts and list((SUITES / "tasks").glob(f"*/{name}.yaml"))
 
 
 # What a user writes
@@ -203,6 +203,16 @@ def test_a_suite_says_how_it_samples_unless_the_user_does(tmp_path):
     assert sampling_of(planned(plain, **drawn)) == (0.0, 0, 1.0, None)
     assert sampling_of(planned(plain, **drawn | {"temperature": 1.0})) == (1.0, 0, 1.0, None)
     assert preparing(config.load_pair("pocket"), suite, config.load_method("csd"), 1, 0, None).max_length == 99
+
+
+def test_a_suite_wraps_its_prompts_unless_the_user_says_otherwise(tmp_path):
+    chat = write(tmp_path / "chat.yaml", "description: d\nchat_template: true\ntasks: [{task: gsm8k}]")
+    plain = write(tmp_path / "plain.yaml", "description: d\ntasks: [{task: gsm8k}]")
+    asked = [None, True, False]
+    assert [planned(chat, chat_template=choice).chat_template for choice in asked] == [True, True, False]
+    assert [planned(plain, chat_template=choice).chat_template for choice in asked] == [False, True, False]
+    assert planned(chat).chat_template and not planned(plain).chat_template
+    assert preparing(config.load_pair("pocket"), chat, config.load_method("csd"), 1, 0, None).chat_template
 
 
 @pytest.mark.parametrize(

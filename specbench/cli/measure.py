@@ -60,13 +60,14 @@ def run(
     out: RunOut = None,
     resume: Annotated[Path | None, Option(help="continue an unfinished run")] = None,
     apply_chat_template: Annotated[
-        bool, Option("--apply-chat-template", help="wrap prompts in the tokenizer's chat template")
+        bool,
+        Option("--apply-chat-template", help="wrap prompts in the tokenizer's chat template; default: the suite's"),
     ] = False,
     no_apply_chat_template: Annotated[
         bool,
         Option(
             "--no-apply-chat-template",
-            help="do not wrap the prompts of --prompts, which are wrapped if the tokenizer has a template",
+            help="do not wrap prompts: those of --prompts (wrapped if there is a template) and of chat suites",
         ),
     ] = False,
     allowed: Allowed,
@@ -144,11 +145,10 @@ def run(
         if documents.any or not resume:
             if apply_chat_template and no_apply_chat_template:
                 raise UserError("give --apply-chat-template or --no-apply-chat-template, not both")
-            wrapped = apply_chat_template or (documents.prompts is not None and not no_apply_chat_template)
             plan = resolve_plan(
                 method or [],
                 baseline=None if baseline == "none" else baseline,
-                chat_template=wrapped,
+                chat_template=apply_chat_template or (False if no_apply_chat_template else None),
                 share_prefix=not no_share_prefix,
                 batch=batch,
                 time_documents=time_documents,
@@ -196,7 +196,7 @@ def sweep(
     typed = [*(decoding.set_ or []), *param]
     with user_errors(), allowed.permitted(typed, True, [method], documents.folders):
         options = documents.of_plan() | decoding.of_plan() | machine.of_plan() | allowed.of_plan()
-        options |= {"chat_template": documents.prompts is not None, "keep_prompts": not no_prompts}
+        options |= {"keep_prompts": not no_prompts}
         options |= {"batch": batch, "time_documents": time_documents, "untimed": pooled.untimed}
         raise typer.Exit(_carry_out(resolve_plan([method], params=param, **options), out, staffing=pooled.staffing()))
 

@@ -199,6 +199,7 @@ class SuiteSpec(Settings):
     limit: int | None = Field(default=None, ge=1)
     sampling: SamplingSpec = SamplingSpec()
     max_length: int | None = Field(default=None, ge=2, description="tokens of prompt and answer together")
+    chat_template: bool = Field(default=False, description="wrap prompts in the tokenizer's chat template")
     methods: tuple[MethodLine, ...] = Field(
         default=(), max_length=MOST_VARIANTS, description="run if no method is named"
     )

@@ -40,8 +40,8 @@ def check_served(plan: Plan) -> None:
         for spec in plan.servers:
             if server_settings(spec).api == "chat":
                 raise UserError(
-                    f"--apply-chat-template writes a template into the prompts, and the chat endpoint of {spec.name} "
-                    "adds its own; leave out one of them"
+                    f"prompts are wrapped in a chat template, and the chat endpoint of {spec.name} adds its own; "
+                    "give --no-apply-chat-template instead of --apply-chat-template"
                 )
 
 

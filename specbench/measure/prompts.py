@@ -31,7 +31,8 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
         assert pair
         if pair.tokenizer.chat_template is None:
             raise UserError(
-                f"the tokenizer of {plan.pair.name} has no chat template; run without --apply-chat-template"
+                f"the tokenizer of {plan.pair.name} has no chat template to wrap prompts in; choose a chat "
+                "model, or leave the prompts as they are with `specbench run --no-apply-chat-template`"
             )
     try:
         return Tasks(

@@ -75,7 +75,7 @@ def chat_template(pair: Pair) -> Finding:
         message = f"a prompt in the template begins with {tokenizer.bos_token} twice"
         return Finding("chat template", "error", message, "take it out of the template, or do not use the template")
     doubled = "; its begin token and the tokenizer's become one" if raw != used else ""
-    return Finding("chat template", "ok", f"there is one, used with --apply-chat-template{doubled}")
+    return Finding("chat template", "ok", f"there is one, for chat suites and --apply-chat-template{doubled}")
 
 
 def prompt_ends(pair: Pair) -> Finding:

@@ -98,7 +98,7 @@ def test_chat_gets_messages(fake, here):
             talk.append({"role": "user", "content": turns[n + 1]})
         assert talk == bodies[doc_id]
     task = ("--task", "pocket_gsm8k", "--limit", "1", "--apply-chat-template", "--pair", "pocket")
-    assert "leave out one of them" in refusal("run", *task, "--server", "s.yaml")
+    assert "give --no-apply-chat-template" in refusal("run", *task, "--server", "s.yaml")
 
 
 @pytest.mark.parametrize("pace", ["--concurrency", pytest.param("--rate", marks=pytest.mark.long)])
