@@ -253,6 +253,10 @@ def decode(
     temperature: float = 0.0,
     top_k: int = 0,
     top_p: float = 1.0,
+    min_p: float = 0.0,
+    repetition_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
     seed: int = 0,
 ) -> "Decoded":
     """Decode one prompt by one method; returns the text with its rounds.
@@ -269,6 +273,10 @@ def decode(
         temperature: 0 is greedy.
         top_k: the likeliest tokens to sample from; 0 is off.
         top_p: the share of probability to sample from; 1 is off.
+        min_p: the least share of the likeliest token's probability that a token must have; 0 is off.
+        repetition_penalty: divides the logits of tokens of prompt and answer; 1 is off.
+        presence_penalty: is subtracted from the logits of tokens of the answer; 0 is off.
+        frequency_penalty: the same, as often as a token is there; 0 is off.
         seed: the same seed, prompt and method give the same text.
 
     Raises:
@@ -282,7 +290,7 @@ def decode(
     spec = config.override(config.load_method(method), values)
     loaded = load_pair(pair) if isinstance(pair, str) else pair
     try:
-        sampling = Sampling(temperature, top_k, top_p)
+        sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty)
     except ValueError as error:
         raise config.UserError(str(error)) from None
     if max_new_tokens < 1:

@@ -45,6 +45,10 @@ class Plan(Settings):
     temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     top_k: int = Field(default=0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
+    min_p: float = Field(default=0.0, ge=0, lt=1)
+    repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    presence_penalty: float = Field(default=0.0, allow_inf_nan=False)
+    frequency_penalty: float = Field(default=0.0, allow_inf_nan=False)
     device: str = "auto"
     dtype: str = "auto"
     runtime: str = "eager"
@@ -90,7 +94,7 @@ class Plan(Settings):
 
     @property
     def sampling(self) -> SamplingSpec:
-        return SamplingSpec(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
+        return SamplingSpec(**{name: getattr(self, name) for name in SamplingSpec.model_fields})
 
 
 def resolve_plan(
@@ -124,7 +128,7 @@ def resolve_plan(
         prompts: instead of a suite, a file of prompts without scores.
         servers: NAME=URL texts or YAML files, of engines that are measured beside the methods.
         max_new_tokens: the limit of each answer, in tokens; default: that of the suite's lines or of the tasks.
-        options: further fields of the plan; temperature, top_k, top_p and chat_template are the suite's if missing or
+        options: further fields of the plan; those of the sampling and chat_template are the suite's if missing or
             None. Prompts of a file are wrapped if the tokenizer has a template.
 
     Raises:

@@ -22,14 +22,18 @@ from specbench.cli.options import (
     DraftDevice,
     Dtype,
     FetchModels,
+    Frequency,
     GpusPerWorker,
     Limit,
     MaxNewTokens,
+    MinP,
     Pair,
+    Presence,
     PromptFile,
     PromptSuite,
     Ray,
     Repeats,
+    Repetition,
     Runtime,
     Seed,
     Set,
@@ -136,6 +140,10 @@ class Decoding(Models):
     temperature: Temperature = None
     top_p: TopP = None
     top_k: TopK = None
+    min_p: MinP = None
+    repetition_penalty: Repetition = None
+    presence_penalty: Presence = None
+    frequency_penalty: Frequency = None
     set_: Set = None
 
     def of_plan(self) -> dict[str, Any]:

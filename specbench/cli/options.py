@@ -183,3 +183,11 @@ MaxNewTokens = Annotated[int | None, Option(min=1, help="the most tokens of an a
 Temperature = Annotated[float | None, Option(help="0 is greedy; default: the suite's, which is 0 for most")]
 TopP = Annotated[float | None, Option(help="1 is off; default: the suite's, which is 1 for most")]
 TopK = Annotated[int | None, Option(help="0 is off; default: the suite's, which is 0 for most")]
+MinP = Annotated[float | None, Option(help="least share of the likeliest token's probability; 0 is off")]
+Repetition = Annotated[
+    float | None, Option(metavar="FACTOR", help="divide the logits of tokens of prompt and answer; 1 is off")
+]
+Presence = Annotated[float | None, Option(metavar="AMOUNT", help="take it off the logits of the answer's tokens")]
+Frequency = Annotated[
+    float | None, Option(metavar="AMOUNT", help="the same, as often as a token is in the answer; 0 is off")
+]

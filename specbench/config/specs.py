@@ -181,14 +181,20 @@ class SamplingSpec(Settings):
     temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     top_k: int = Field(default=0, ge=0, description="0 is off")
     top_p: float = Field(default=1.0, gt=0, le=1, description="1 is off")
+    min_p: float = Field(default=0.0, ge=0, lt=1, description="0 is off")
+    repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="1 is off")
+    presence_penalty: float = Field(default=0.0, allow_inf_nan=False, description="0 is off")
+    frequency_penalty: float = Field(default=0.0, allow_inf_nan=False, description="0 is off")
 
     @property
     def name(self) -> str:
-        """`greedy`, or the temperature with those of top-k and top-p that are on."""
-        if self.temperature == 0:
-            return "greedy"
-        filters = f" top-k={self.top_k}" * (self.top_k > 0) + f" top-p={self.top_p:g}" * (self.top_p < 1)
-        return f"T={self.temperature:g}{filters}"
+        """`greedy`, or the temperature with the cuts that are on; and the penalties that are."""
+        cuts = f" top-k={self.top_k}" * (self.top_k > 0) + f" top-p={self.top_p:g}" * (self.top_p < 1)
+        cuts += f" min-p={self.min_p:g}" * (self.min_p > 0)
+        penalties = {"repetition": (self.repetition_penalty, 1), "presence": (self.presence_penalty, 0)}
+        penalties |= {"frequency": (self.frequency_penalty, 0)}
+        on = "".join(f" {name}={value:g}" for name, (value, off) in penalties.items() if value != off)
+        return (f"T={self.temperature:g}{cuts}" if self.temperature else "greedy") + on
 
 
 class SuiteSpec(Settings):

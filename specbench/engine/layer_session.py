@@ -111,6 +111,5 @@ class LayerSession(Session):
             logits = self.say(left[-keep:])
         if self.cached(self.layers - 1) != len(self):
             raise ValueError("the last layers must follow on the states of all tokens that the first ones have read")
-        self._check(logits)
         states = [*entered, *later]
-        return Scored(logits, hidden=torch.cat(states, -1) if len(states) > 1 else states[0])
+        return self._scored(logits, torch.cat(states, -1) if len(states) > 1 else states[0])

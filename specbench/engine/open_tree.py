@@ -16,6 +16,7 @@ class Tree:
         self.root = root
         self.depths: list[int] = []  # of each token, 0 for the children of the context
         self.paths: list[set[int]] = []  # the tokens that each one reads: its ancestors and itself
+        self.parents: list[int] = []
 
     def __len__(self) -> int:
         return len(self.depths)
@@ -26,6 +27,7 @@ class Tree:
             if not -1 <= parent < len(self):
                 raise ValueError(f"token {len(self)} of a tree cannot follow token {parent}")
             above = self.paths[parent] if parent >= 0 else set()
+            self.parents.append(parent)
             self.paths.append({*above, len(self)})
             self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
 

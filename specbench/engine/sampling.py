@@ -1,6 +1,6 @@
-"""From logits to tokens: temperature, top-k and top-p; draws; the residual of speculative sampling.
+"""From logits to tokens: temperature, top-k, top-p and min-p; draws; the residual of speculative sampling.
 
-No other file applies temperature, top-k or top-p.
+No other file applies temperature, top-k, top-p or min-p.
 """
 
 import torch
@@ -10,8 +10,9 @@ from specbench.engine.types import Best, Sampling
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """The distribution [..., V] that tokens are drawn from, by logits [..., V]: temperature, then top-k, then top-p.
+    """The distribution [..., V] that tokens are drawn from, by logits [..., V]: temperature, then top-k, top-p, min-p.
 
+    Min-p keeps the tokens that are at least so likely as that share of the likeliest (Nguyen et al., arXiv 2407.01082).
     Half precision is widened to float32 first. Greedy sampling does not use this: see `draw`.
     """
     scaled = wide(logits) / sampling.temperature
@@ -24,6 +25,9 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
         ordered, order = probs.sort(dim=-1, descending=True, stable=True)
         outside = ordered.cumsum(-1) - ordered >= sampling.top_p
         probs = probs.masked_fill(outside.scatter(-1, order, outside), 0.0)
+        probs = probs / probs.sum(-1, keepdim=True)
+    if sampling.min_p:
+        probs = probs.masked_fill(probs < sampling.min_p * probs.amax(-1, keepdim=True), 0.0)
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
 
@@ -68,7 +72,7 @@ def earliest(probs: Tensor, waited: Tensor) -> Tensor:
 def leads(waited: Tensor, sampling: Sampling) -> Tensor:
     """What each token's wait of rate 1 adds to its logit: the token with the highest sum [n, V] is the `earliest`.
 
-    T > 0, without top-k and top-p.
+    T > 0, without cuts.
     """
     return waited.log().mul_(-sampling.temperature)
 

@@ -12,6 +12,7 @@ from specbench.config import UserError
 from specbench.engine.clock import now
 from specbench.engine.ids import Fed, sender
 from specbench.engine.open_tree import NO_TREE, Tree
+from specbench.engine.penalties import OFF, Penalties
 from specbench.engine.prefix import Kept, Prefixes
 from specbench.engine.runtimes.away import Away
 from specbench.engine.runtimes.chains import Chain, Chaining
@@ -54,9 +55,12 @@ class Session:
         prefixes: Prefixes | None = None,
         trees: bool = True,
         home: torch.device | None = None,
+        penalties: Penalties = OFF,
     ) -> None:
         self.model = model
         self.role = role
+        self.penalties = penalties
+        self.prompt_length: int | None = None
         self.device = home or model.device
         self._send = sender(self.device)
         self._on_host = self.device.type == "cpu"
@@ -130,7 +134,19 @@ class Session:
             states = torch.cat([prefix_states, states])
         if logits.shape[1] != self.vocabulary:
             logits = logits[:, : self.vocabulary]
-        return Scored(logits, hidden=states, best=self._check(logits))
+        return self._scored(logits, states)
+
+    def _scored(self, logits: Tensor, states: Tensor | None) -> Scored:
+        """What the model says after its last tokens, checked, and penalised if there are penalties."""
+        best = self._check(logits)
+        if not self.penalties:
+            return Scored(logits, hidden=states, best=best)
+        if self.prompt_length is None:
+            self.prompt_length = self._length
+        tokens, root = self.tokens, self._tree.root if self._tree else 0
+        parents = self._tree.parents if self._tree else None
+        penalised = self.penalties(logits, tokens[:root], tokens[root:], parents, self.prompt_length)
+        return Scored(penalised, hidden=states)
 
     def _fed_too(self, tokens: Sequence[int] | Tensor) -> None:
         """Note that these tokens are cached now."""
@@ -214,9 +230,10 @@ class Session:
 
         All in one call of the runtime: the tokens and distributions are those of `catch_up`, then a `draw` and a
         `forward` in turn. The watch sees one forward, with the passes and tokens of all. None, and nothing is done, if
-        the runtime has no chains, a forward of this session is more than the runtime's, or nothing is cached.
+        the runtime has no chains, a forward of this session is more than the runtime's, or nothing is cached. (Nor with
+        penalties.)
         """
-        if self._chaining is None or self._length == 0:
+        if self._chaining is None or self._length == 0 or self.penalties:
             return None
         unread = self._roll_back(context)
         ids = self._send(unread)
@@ -238,6 +255,7 @@ class Session:
         if self._tree and length > self._tree.root:
             raise ValueError(f"a tree begins at {self._tree.root}: keep a path of it, or truncate it whole")
         self._tree = NO_TREE
+        self.prompt_length = self.prompt_length if length else None
         self._runner.truncate(length)
         excess = self._length - max(length, len(self._tokens))
         while excess > 0:

@@ -47,6 +47,7 @@ def read_in_chunks(target: Session, prompt: list[int], size: int, hidden: Sequen
     `hidden` is as in `Session.forward`.
     """
     target.truncate(0)
+    target.prompt_length = len(prompt)
     for start in range(0, len(prompt), size):
         yield target.forward(prompt[start : start + size], hidden=hidden)
 
@@ -102,6 +103,7 @@ class Headed:
     drafter: HeadDrafter
     gamma: int
     hashes: dict[str, str]  # of the head
+    penalised = True
 
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
         head = self.drafter
@@ -121,6 +123,11 @@ class Speculative:
     gamma: int
     accept: Accept
     score: Score = staticmethod(read_once)
+
+    @property
+    def penalised(self) -> bool:
+        """True if every token is judged by what the target says after the text before it, and after nothing else."""
+        return self.score is read_once and type(self).rounds is Speculative.rounds
 
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
         return speculate(self.target, self.drafter, self.accept, self.gamma, prompt, sampling, rng, self.score)

@@ -13,14 +13,23 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from specbench.engine.penalties import Penalties
+
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is chosen from logits; temperature 0 is greedy. Target and draft sample alike."""
+    """How a token is chosen from logits; temperature 0 is greedy. Target and draft sample alike.
+
+    Penalties change the logits of a session (`Pair.penalised`), not the choice among them.
+    """
 
     temperature: float = 0.0
     top_k: int = 0  # 0: off
     top_p: float = 1.0  # 1: off
+    min_p: float = 0.0  # 0: off
+    repetition_penalty: float = 1.0  # 1: off
+    presence_penalty: float = 0.0  # 0: off
+    frequency_penalty: float = 0.0  # 0: off
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -29,10 +38,23 @@ class Sampling:
             raise ValueError(f"top-k must be 0 (off) or more, not {self.top_k}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top-p must be above 0 and at most 1, not {self.top_p}")
+        if not 0 <= self.min_p < 1:
+            raise ValueError(f"min-p must be 0 (off) or more and below 1, not {self.min_p}")
+        if not self.repetition_penalty > 0:
+            raise ValueError(f"the repetition penalty must be above 0 (1 is off), not {self.repetition_penalty}")
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0
+
+    @property
+    def penalties(self) -> Penalties:
+        return Penalties(self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+
+    @property
+    def cuts(self) -> bool:
+        """True if unlikely tokens are cut off."""
+        return bool(self.top_k or self.top_p < 1 or self.min_p)
 
 
 class Best(NamedTuple):

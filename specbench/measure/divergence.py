@@ -52,9 +52,14 @@ class Reference:
         combined = self.combination.combined(rows, sampling)
         return combined.log() if sampling.greedy and self.combination.level == "probabilities" else combined
 
-    def scores(self, context: list[int]) -> Tensor:
-        """Greedy scores [V] of the token that follows a context, by a fresh forward of every model."""
-        logits = {role: self.pair.session(role).restart(context).logits.double() for role in self.roles}
+    def scores(self, prompt: list[int], answer: list[int]) -> Tensor:
+        """Greedy scores [V] of the token that follows the beginning of an answer, by a fresh forward of every model."""
+        logits = {}
+        for role in self.roles:
+            session = self.pair.session(role)
+            session.truncate(0)
+            session.prompt_length = len(prompt)  # for penalties
+            logits[role] = session.forward([*prompt, *answer], keep=1).logits.double()
         return self.expected(logits, Sampling())[-1]
 
     @property
@@ -68,7 +73,7 @@ def diverged(reference: Reference, prompt: list[int], vanilla: list[int], tokens
         return None
     pairs = enumerate(zip(vanilla, tokens, strict=False))
     at = next((i for i, (a, b) in pairs if a != b), min(len(vanilla), len(tokens)))
-    logits = reference.scores([*prompt, *vanilla[:at]])
+    logits = reference.scores(prompt, vanilla[:at])
     chosen = [text[at] for text in (vanilla, tokens) if at < len(text)]
     gap = float(logits.max() - logits[chosen].min()) if len(chosen) == 2 else float("inf")
     return Divergence(at, gap, "tie" if gap <= TIES[reference.dtype] else "bug")

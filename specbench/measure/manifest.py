@@ -10,6 +10,7 @@ from specbench.base import environment
 from specbench.base.console import warn
 from specbench.base.hashes import short_hash
 from specbench.config import UserError
+from specbench.config.generation import unused
 from specbench.engine.models.cost import facts
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method
@@ -62,6 +63,9 @@ def manifest(
         "prompt_ids": [digest(list(prompt)) for prompt in prompts],
         "requests": [[r.task, r.doc_id, r.prompt_hash, r.doc_hash] for r in requests],
         "generation": generation,
+        "unused_generation": unused(pair.models["target"].generation_config.to_dict(), plan.sampling)
+        if pair.models
+        else {},
         "prefix_tokens": {task: count for task, count in prefixes.items() if count},
         "headline": {line.task: plan.info(line.task).metric for line in plan.tasks},
         "environment": environment.describe(pair.device, pair.draft_device),

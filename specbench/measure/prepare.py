@@ -62,8 +62,9 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     if plan.own:
         pair, why = at_runtime(plan, pair, prompts[0], longest, runtime_of(stored) if stored else plan.runtime)
     stopwatch = Stopwatch(pair.device)
+    sampling = Sampling(**plan.sampling.model_dump())
+    pair = replace(pair, penalties=sampling.penalties)
     methods = {spec.name: build(spec, pair, stopwatch) for spec in plan.own}
-    sampling = Sampling(plan.temperature, plan.top_k, plan.top_p)
     for name, method in methods.items():
         try:
             method.check(sampling)
@@ -106,7 +107,7 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
 
 
 def load_models(plan: Plan, runtime: str | None = None) -> Pair:
-    """The plan's models at `runtime`, by default the plan's; if that is `auto`, at the pair's own.
+    """The plan's models at `runtime`, by default the plan's, with its penalties; if that is `auto`, at the pair's own.
 
     Weights in fewer bits are those of the plan's runtime, whatever computes with them. For servers alone only the
     tokenizer is loaded.
@@ -118,6 +119,7 @@ def load_models(plan: Plan, runtime: str | None = None) -> Pair:
     if not plan.own:
         return Pair(plan.pair.name, {}, load_tokenizer(plan.pair.target, plan.trust_remote_code), plan.pair.models)
     pair = load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle, plan.runtime)
+    pair = replace(pair, penalties=Sampling(**plan.sampling.model_dump()).penalties)
     name = runtime or plan.runtime
     return pair if name == AUTO else replace(pair, runtime=choose.runtime(name, pair))
 
@@ -186,6 +188,11 @@ def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:
     built = implementation.build(settings, pair, watch)
     if not hasattr(built, "rounds"):
         raise UserError(f"{spec.name}: build returned {type(built).__name__}, not a method: it has no `rounds`")
+    if pair.penalties and not getattr(built, "penalised", False):
+        raise UserError(
+            f"{spec.name} asks the target about other texts than the answer, or combines several models, and a penalty "
+            "is of the answer's own tokens; leave out the method or the penalties"
+        )
     return built
 
 

@@ -1,6 +1,6 @@
 """One prompt decoded by one method, outside of any run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 import torch
@@ -40,6 +40,7 @@ def decode(pair: Pair, spec: MethodSpec, prompt: str, sampling: Sampling, limits
         UserError: the settings are wrong, the method cannot sample so, or the prompt leaves no room in the context.
     """
     stopwatch = Stopwatch(pair.device)
+    pair = replace(pair, penalties=sampling.penalties)
     method = build(spec, pair, stopwatch)
     try:
         method.check(sampling)

@@ -243,7 +243,9 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     model = check_target(pair, KIND)
     pair.need_one_device(f"{KIND} drafts with the target's own layers")
     adapters, hashes = load_once(settings.head, KIND, pair, None, lambda head: exit_adapters(head, model))
-    target = LayerSession(model, "target", watch, pair.vocabulary, pair.runtime, pair.prefixes)
+    target = LayerSession(
+        model, "target", watch, pair.vocabulary, pair.runtime, pair.prefixes, penalties=pair.penalties
+    )
     runtime = alone(pair.runtime)
     # The drafter enters the watch, around an adapter and the layers before it together.
     sessions = [

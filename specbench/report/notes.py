@@ -7,6 +7,7 @@ import pandas as pd
 from specbench.analysis import compare as compared
 from specbench.analysis import metrics, pooled, time_warnings, totals
 from specbench.config import UserError
+from specbench.config.generation import unused_words
 from specbench.report.divergence import divergence_lines
 from specbench.report.unanswered import unanswered_lines
 from specbench.results.importers import origin
@@ -31,6 +32,7 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
     if named:
         yield f"accept, α and τ of {named} are a server's totals: what came after the end of a text counts too"
     yield from unaccepted(summary)
+    yield from dict.fromkeys(filter(None, (unused_words(run.manifest.get("unused_generation", {})) for run in runs)))
     yield from time_warnings.unfit(measured)
     yield from time_warnings.late(measured)
     yield from time_warnings.stalled(measured)

@@ -120,6 +120,7 @@ class Manifest(Section):
     inputs: dict[str, dict[str, Any]]
     requests: list[Annotated[tuple[str, Place, str, str], Field(strict=False)]]
     generation: dict[str, Generation]
+    unused_generation: dict[str, Any] = {}
     headline: dict[str, str]
     environment: Environment
     started: str | None = None

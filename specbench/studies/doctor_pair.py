@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from specbench.analysis.texts import shared_start
-from specbench.config import PairSpec, SuiteSpec, UserError, validated
+from specbench.config import PairSpec, SamplingSpec, SuiteSpec, UserError, validated
+from specbench.config.generation import unused, unused_words
 from specbench.engine.clock import Stopwatch, now
 from specbench.engine.models.pair import Pair, check_rollback
 from specbench.engine.session import Unwatched
@@ -33,6 +34,7 @@ def pair_findings(pair: Pair, requests: Sequence[Request] = ()) -> list[Finding]
         vocabulary(pair),
         chat_template(pair),
         prompt_ends(pair),
+        generation(pair),
         stop_strings(pair, requests),
         cache(pair),
         context(pair, requests),
@@ -87,6 +89,15 @@ def prompt_ends(pair: Pair) -> Finding:
     bos = pair.tokenizer.bos_token_id
     begin = f"begin with {pair.tokenizer.bos_token}" if bos is not None and ids[0] == bos else "have no begin token"
     return Finding("prompts", "ok", f"{begin} and no end token")
+
+
+def generation(pair: Pair) -> Finding:
+    """Does the target's folder ask for a sampling or penalties that a run applies only if it is told to?"""
+    words = unused_words(unused(pair.models["target"].generation_config.to_dict(), SamplingSpec()))
+    if not words:
+        return Finding("generation", "ok", "the target's generation_config.json asks for no sampling of its own")
+    message, _, remedy = words.partition("; ")
+    return Finding("generation", "warning", message, remedy)
 
 
 def stop_strings(pair: Pair, requests: Sequence[Request]) -> Finding:

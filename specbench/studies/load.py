@@ -81,7 +81,7 @@ class Server:
         self.method = self.members[0][0]
         if why := prepare.why_alone(spec.name, self.method):
             raise UserError(f"{why}, so it serves no requests that come at the same time; leave it out")
-        self.sampling = Sampling(plan.temperature, plan.top_k, plan.top_p)
+        self.sampling = Sampling(**plan.sampling.model_dump())
         try:
             self.method.check(self.sampling)
         except ValueError as error:

@@ -108,7 +108,7 @@ def footprint(run: StoredRun, spec: MethodSpec, longest: Mapping[Any, Any]) -> d
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
     plan = run.plan
-    for _ in decode_text(method, prompt, Sampling(plan.temperature, plan.top_k, plan.top_p), rng, ending):
+    for _ in decode_text(method, prompt, Sampling(**plan.sampling.model_dump()), rng, ending):
         pass
     peak = float(peak_memory(device)) if device.type == "cuda" else math.nan
     storages, cached = tensor_memory(method)

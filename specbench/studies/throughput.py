@@ -72,7 +72,7 @@ class Bench:
 
     def __init__(self, plan: Plan, pair: Pair, sizes: Sequence[int], batches: int) -> None:
         self.plan = plan
-        self.sampling = Sampling(plan.temperature, plan.top_k, plan.top_p)
+        self.sampling = Sampling(**plan.sampling.model_dump())
         # A later turn of a conversation waits for the answer to an earlier one: only first turns are decoded.
         self.requests = [r for r in load_tasks(plan, pair).requests() if r.turn == 0]
         random.Random(plan.seed).shuffle(self.requests)  # otherwise a batch would hold one task

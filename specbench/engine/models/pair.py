@@ -14,6 +14,7 @@ from specbench.engine.models.folders import model_folder
 from specbench.engine.models.identity import loaded_hashes, vocabulary_hash, weights_hash
 from specbench.engine.models.load import DRAFT_OPTION, OPENVINO, device_of, load_model, load_tokenizer, type_of
 from specbench.engine.models.room import Coming, check_room
+from specbench.engine.penalties import OFF, Penalties
 from specbench.engine.prefix import Prefixes
 from specbench.engine.rounding import TOLERANCE, off
 from specbench.engine.runtimes.eager import EAGER
@@ -45,6 +46,7 @@ class Pair:
     hashes: dict[str, dict[str, str | None]] = field(default_factory=dict)  # by role, of what was loaded beside weights
     chains_only: frozenset[str] = frozenset()  # the roles of models that cannot read trees
     draft_device: torch.device | None = None  # of all models but the target, and of heads; None: the target's
+    penalties: Penalties = OFF  # of all sessions over the target's tokens
     seconds: dict[str, float] = field(default_factory=dict)  # of what methods do besides decoding, such as learning
 
     def session(self, role: str, watch: Watch | None = None, model: PreTrainedModel | None = None) -> Session:
@@ -58,7 +60,9 @@ class Pair:
         if role in self.translations:
             return Translated(chosen, role, watch, self.translations[role], self.runtime, self.device)
         trees = role not in self.chains_only
-        return Session(chosen, role, watch, self.vocabulary, self.runtime, self.prefixes, trees, self.device)
+        return Session(
+            chosen, role, watch, self.vocabulary, self.runtime, self.prefixes, trees, self.device, self.penalties
+        )
 
     def with_model(self, role: str, model: PreTrainedModel) -> "Pair":
         """The same pair with one more model, over the target's vocabulary."""

@@ -91,7 +91,7 @@ class PagedRunner(Chaining):
 
     @torch.inference_mode()
     def chain(self, ids: Tensor, count: int, vocabulary: int, sampling: Sampling, rng: torch.Generator) -> Chain:
-        if not self.paged.small or sampling.top_k or sampling.top_p < 1:  # steps know no cuts
+        if not self.paged.small or sampling.cuts:  # steps know no cuts
             return super().chain(ids, count, vocabulary, sampling, rng)
         self._open = None
         kind = Kind(vocabulary, not sampling.greedy)

@@ -32,6 +32,7 @@ class Pearl(Stateless):
     target never read them; their forwards are counted.
     """
 
+    penalised = True
     lossless = True
 
     def __init__(self, target: Session, drafter: Drafter, gamma: int) -> None:

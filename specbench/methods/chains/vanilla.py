@@ -19,6 +19,7 @@ class Vanilla(Stateless):
     """Decode with the target alone."""
 
     lossless = True
+    penalised = True
     reach = 1
 
     def __init__(self, target: Session) -> None:

@@ -175,7 +175,9 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     In a batch its forwards are computed alone, since the first layers of each text read ahead by themselves.
     """
     model, exit_layer, hashes = loaded(settings.head, pair)
-    target = LayerSession(pair.models["target"], "target", watch, pair.vocabulary, pair.runtime, pair.prefixes)
+    target = LayerSession(
+        pair.models["target"], "target", watch, pair.vocabulary, pair.runtime, pair.prefixes, penalties=pair.penalties
+    )
     # The drafter enters the watch, around the adapter and the first layers together.
     adapter = Session(model, "draft", None, pair.vocabulary, derived_runtime(alone(pair.runtime), model))
     return Kangaroo(target, ExitDrafter(target, adapter, exit_layer, settings.threshold, watch), settings.gamma, hashes)

@@ -84,6 +84,7 @@ class Lookahead(Stateless):
     tokens at any temperature.
     """
 
+    penalised = True
     lossless = True
 
     def __init__(self, target: Session, settings: Settings) -> None:

@@ -137,6 +137,7 @@ def grow(
 class Recycling(Stateless):
     """Token Recycling with a matrix that is new for each text (the official code keeps it from text to text)."""
 
+    penalised = True
     lossless = True
 
     def __init__(self, target: Session, settings: Settings) -> None:

@@ -154,6 +154,7 @@ def kept(answers: list[list[int]], most: int) -> list[list[int]]:
 class Suffix(DraftedMethod):
     """Speculative sampling with drafts of suffixes; earlier answers are those of the task so far, in their order."""
 
+    penalised = True
     lossless = True
     drafter: SuffixDrafter
 

@@ -43,6 +43,7 @@ class CSD(DraftedMethod):
     and `reset` forgets them. `protected` tokens are never part of a rescue.
     """
 
+    penalised = True
     lossless = False
 
     def __init__(

@@ -45,6 +45,8 @@ class MDSD(TreeSpeculation):
     Greedy chains would all be the same, so at T = 0 their first tokens are always the k likeliest ones.
     """
 
+    penalised = True
+
     def __init__(self, target: Session, draft: Session, settings: Settings) -> None:
         k, gamma = settings.drafts, settings.gamma
         super().__init__(target, Branching(draft, [k]), gamma, k * gamma)
