@@ -43,7 +43,7 @@ def request(prompt: str, doc_id: int = 0, task: str = "sums", until: tuple[str, 
 def test_the_bundled_pair_is_well(pocket):
     findings = doctor.pair_findings(pocket, [request("Question: 1+1?\nAnswer:", until=("Question:", "\n\n"))])
     assert {finding.level for finding in findings} == {"ok"}, findings
-    assert len({finding.check for finding in findings}) == len(findings) == 8
+    assert len({finding.check for finding in findings}) == len(findings) == 9
     assert "'Question:' 1" in next(finding for finding in findings if finding.check == "stop strings").message
 
 
@@ -335,5 +335,5 @@ def test_text_is_80_columns_wide(monkeypatch, capsys, columns, tmp_path):
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert "✗ error" in text and "✓ ok" in text and "→ do something else" in text and "[b]long[/b]" in text
-    assert text.rstrip().splitlines()[-1] == "11 checks ok, 1 error"
+    assert text.rstrip().splitlines()[-1] == "12 checks ok, 1 error"
     assert [t for t in ("machine", "pair pocket", "suite smoke") if t not in text] == []
