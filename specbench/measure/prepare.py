@@ -92,7 +92,7 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     facts |= {"servers": {name: client.facts for name, client in clients.items()}} if clients else {}
     facts |= {"code_execution": runs_code} if runs_code else {}
     facts |= {"leaks": leaks} if (leaks := leaked(methods, requests)) else {}
-    facts |= {"prompts": tasks.places()} if isinstance(tasks, PromptFile) else {}
+    facts |= {"prompts": tasks.places(), "unread_keys": tasks.unread} if isinstance(tasks, PromptFile) else {}
     span = range(plan.repeats * len(requests))
     work = Work(plan, pair, tasks, requests, prompts, shared, stopwatch, methods, sampling, span, clients)
     if own := Stretch.of(stored) if stored else shard and stretch(work, shard):

@@ -1,11 +1,13 @@
 """The notes beside a table of runs: what may be wrong with its figures, where they come from, what columns mean."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pandas as pd
 
 from specbench.analysis import compare as compared
 from specbench.analysis import metrics, pooled, time_warnings, totals
+from specbench.base.untrusted import brief
 from specbench.config import UserError
 from specbench.config.generation import unused_words
 from specbench.report.divergence import divergence_lines
@@ -13,6 +15,7 @@ from specbench.report.unanswered import unanswered_lines
 from specbench.results.importers import origin
 from specbench.results.stored import StoredRun, runtime_of
 
+MOST_KEYS = 6  # of a file of prompts that a line names
 FEW = 4  # baselines; of more a legend does not list the methods
 
 
@@ -34,6 +37,7 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
     yield from unaccepted(summary)
     yield from dict.fromkeys(filter(None, (unused_words(run.manifest.get("unused_generation", {})) for run in runs)))
     yield from time_warnings.unfit(measured)
+    yield from unread(runs)
     yield from time_warnings.late(measured)
     yield from time_warnings.stalled(measured)
     yield from time_warnings.uneven(measured)
@@ -68,9 +72,18 @@ def unaccepted(summary: pd.DataFrame) -> Iterator[str]:
         where = "" if len(none) == len(of_method) else f" on {' and '.join(dict.fromkeys(none.task))}"
         if len(none):
             yield (
-                f"{method}: not one drafted token was accepted{where}; check that its draft, head or memory belongs to "
-                "this target, with its weights and tokenizer"
+                f"{method}: not one drafted token was accepted{where}; if it drafts by a model or a head, check that these "
+                "belong to the target"
             )
+
+
+def unread(runs: Sequence[StoredRun]) -> Iterator[str]:
+    """A line for each file of prompts whose lines say more than was read."""
+    for run in runs:
+        if counts := run.manifest.get("unread_keys"):
+            first = ", ".join(f"{brief(key)} ({count} lines)" for key, count in list(counts.items())[:MOST_KEYS])
+            more = f" and {len(counts) - MOST_KEYS} more" if len(counts) > MOST_KEYS else ""
+            yield f"keys of {Path(run.plan.prompts or run.name).name} that were not read: {first}{more}"
 
 
 def beyond_tau(summary: pd.DataFrame, runs: Sequence[StoredRun]) -> pd.DataFrame:

@@ -128,6 +128,7 @@ class Manifest(Section):
     prompts_hash: str | None = None
     prompt_ids: list[str] | None = None
     prompts: list[Annotated[tuple[str, str, Place], Field(strict=False)]] | None = None
+    unread_keys: dict[str, Place] = {}
     prefix_tokens: dict[str, Place] = {}
     left_out: dict[str, Place] = {}
     leaks: dict[str, Place] = {}

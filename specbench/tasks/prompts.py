@@ -7,7 +7,8 @@ from pathlib import Path
 
 from specbench.base.hashes import short_hash
 from specbench.config import UserError
-from specbench.config.prompts import Prompt, read_prompts
+from specbench.config.prompt_forms import Prompt
+from specbench.config.prompts import read_file
 from specbench.tasks.requests import Request
 from specbench.tasks.scoring import Score
 
@@ -35,7 +36,9 @@ class PromptFile:
         self, path: Path, tasks: Sequence[str], limit: int | None, max_new_tokens: Mapping[str, int], chat: Chat | None
     ) -> None:
         by_task: dict[str, list[Prompt]] = {}
-        for prompt in read_prompts(path):
+        read = read_file(path)
+        self.unread = read.unread  # by key, how many lines have it
+        for prompt in read.prompts:
             by_task.setdefault(prompt.task, []).append(prompt)
         if list(by_task) != list(tasks):
             raise UserError(f"{path} has other categories than when the run began; put the old file back, or run again")
@@ -51,10 +54,10 @@ class PromptFile:
 
     def _request(self, task: str, doc_id: int, max_new_tokens: int) -> Request:
         conversation, turn = self._turns[task, doc_id]
-        prompt = self._text(conversation.turns[: turn + 1], [""] * turn)
+        prompt = self._text(conversation, turn, [""] * turn)
         ends = [[conversation.stop, conversation.max_new_tokens]]
-        ends = ends if any(ends[0]) else []
-        content = json.dumps([conversation.turns[: turn + 1], conversation.reference, *ends], ensure_ascii=False)
+        more = (ends if any(ends[0]) else []) + [conversation.before] * bool(conversation.before)
+        content = json.dumps([conversation.turns[: turn + 1], conversation.reference, *more], ensure_ascii=False)
         most = conversation.max_new_tokens or max_new_tokens
         hashes = short_hash(prompt), short_hash(content)
         return Request(task, doc_id, prompt, conversation.stop, most, *hashes, turn)
@@ -91,24 +94,31 @@ class PromptFile:
     def prompt(self, request: Request, answers: Sequence[str]) -> str:
         """The prompt of a turn after these answers to all turns before it."""
         conversation, turn = self._turns[request.task, request.doc_id]
-        return self._text(conversation.turns[: turn + 1], answers)
+        return self._text(conversation, turn, answers)
 
     def messages(self, request: Request, answers: Sequence[str]) -> list[dict[str, str]]:
         """The same as messages (`role`, `content`), which a chat endpoint puts into its own template."""
         conversation, turn = self._turns[request.task, request.doc_id]
-        return _messages(conversation.turns[: turn + 1], answers)
+        return _messages(conversation, turn, answers)
 
-    def _text(self, turns: Sequence[str], answers: Sequence[str]) -> str:
+    def _text(self, conversation: Prompt, turn: int, answers: Sequence[str]) -> str:
         if self._chat is None:
-            said = [part for turn, answer in zip(turns, answers, strict=False) for part in (turn, answer, BETWEEN)]
-            return "".join([*said, turns[-1]])
-        return self._chat(_messages(turns, answers))
+            turns = conversation.turns[: turn + 1]
+            said = [part for said, answer in zip(turns, answers, strict=False) for part in (said, answer, BETWEEN)]
+            before = [part for role, content in conversation.before for part in (content, _after(role))]
+            return "".join([*before, *said, turns[-1]])
+        return self._chat(_messages(conversation, turn, answers))
 
 
-def _messages(turns: Sequence[str], answers: Sequence[str]) -> list[dict[str, str]]:
-    messages = []
-    for number, turn in enumerate(turns):
-        messages.append({"role": "user", "content": turn})
+def _after(role: str) -> str:
+    """What stands behind a message without a chat template: an answer follows its turn at once."""
+    return "" if role == "user" else BETWEEN
+
+
+def _messages(conversation: Prompt, turn: int, answers: Sequence[str]) -> list[dict[str, str]]:
+    messages = [{"role": role, "content": content} for role, content in conversation.before]
+    for number, said in enumerate(conversation.turns[: turn + 1]):
+        messages.append({"role": "user", "content": said})
         if number < len(answers):
             messages.append({"role": "assistant", "content": answers[number]})
     return messages

@@ -15,8 +15,8 @@ def rounds(accepted: int):
 @pytest.mark.parametrize(
     ("accepted", "said"),
     [
-        ({"a": 0, "b": 0}, "sps: not one drafted token was accepted; check"),
-        ({"a": 2, "b": 0}, "sps: not one drafted token was accepted on b; check"),
+        ({"a": 0, "b": 0}, "sps: not one drafted token was accepted; if"),
+        ({"a": 2, "b": 0}, "sps: not one drafted token was accepted on b; if"),
         ({"a": 2, "b": 1}, ""),
     ],
 )

@@ -52,7 +52,7 @@ def test_mt_benchs_real_questions(real_data):
 BAD = {
     "not json": ([{"prompt": "a"}, b"{oops"], "line 2 .*not JSON"),
     "no object": ([["a"]], "line 1 is not a JSON object"),
-    "no prompt": ([{"prompt": "a"}, {"text": "b"}], 'line 2 has no "prompt"'),
+    "no prompt": ([{"prompt": "a"}, {"words": "b"}], 'line 2 has no "prompt"'),
     "empty prompt": ([{"prompt": ""}], "line 1: .*none is empty"),
     "no turns": ([{"prompt": []}], "line 1: .*one for each turn"),
     "turns of numbers": ([{"turns": ["a", 1]}], "line 1: .*list of texts"),
