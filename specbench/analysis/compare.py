@@ -110,7 +110,7 @@ def paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats
 
     Both texts of a pass are of one worker, and neither is empty or a loop. Intervals are of documents within those that the same workers decoded.
     """
-    columns = ["whole", "whole_tokens"] if whole else ["decode", "decoded"]  # seconds, tokens
+    columns = ["whole", "whole_tokens"] if whole else ["decode", "decoded"]  # seconds and tokens
     mine, base = (answers.fit(metrics.timed_alone(counts)) for counts in (mine, base))
     both = mine[columns].merge(base[columns], left_index=True, right_index=True, suffixes=("", "_base"))
     if both.empty or both.isna().any(axis=None):

@@ -33,7 +33,8 @@ _SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 
 def brief(error: object) -> str:
     """The beginning of another library's error message, on one line."""
-    return " ".join(str(error).split())[:BRIEF] or type(error).__name__
+    line = " ".join(str(error).split())[:BRIEF] or type(error).__name__
+    return line if line.isascii() else line.encode(errors="replace").decode()  # halves of characters, as JSON may name
 
 
 def is_file(path: Path) -> bool:

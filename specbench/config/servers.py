@@ -6,15 +6,27 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from specbench.base.errors import UserError
+from specbench.base.errors import UserError, did_you_mean
 from specbench.base.untrusted import read_mapping
 from specbench.config.load import validated
 from specbench.config.specs import MethodSpec, Setting, Settings
 
 SERVER = "server"  # as `MethodSpec.method`
 VANILLA = "vanilla"  # the name of the server that other servers' speedups are against
+# Fields of a request that settings of a run or of a server already say, and how.
+SET = dict.fromkeys(("model", "system", "chat_template_kwargs"), "it is a setting of the server beside extra_body")
+SET |= dict.fromkeys(("prompt", "messages", "stream", "stream_options", "stop"), "leave it out")
+SET |= dict.fromkeys(("n", "best_of", "echo", "use_beam_search"), "an answer is one text, without the prompt")
+SET |= dict.fromkeys(("max_tokens", "max_completion_tokens"), "use --max-new-tokens")
+SET |= {"temperature": "use --temperature", "top_k": "use --top-k", "top_p": "use --top-p", "seed": "use --seed"}
+SET |= {"ignore_eos": "use --ignore-eos"}
+# Fields that a server may refuse and that a run can do without.
+OMITTED = ("seed", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+OMITTED += ("repeat_penalty", "typical_p", "dry_multiplier", "xtc_probability", "top_n_sigma", "dynatemp_range")
+OMITTED += ("mirostat", "return_token_ids", "return_tokens", "return_spec_tokens_details", "timings_per_token")
+OMITTED += ("cache_prompt", "stream_options")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
@@ -22,7 +34,7 @@ class ServerSettings(Settings):
     """How a server is reached, and what it speaks."""
 
     url: str = Field(description="http://HOST:PORT, without /v1")
-    engine: Literal["auto", "vllm", "sglang", "llamacpp", "generic"] = "auto"
+    engine: Literal["auto", "vllm", "sglang", "llamacpp", "trtllm", "generic"] = "auto"
     api: Literal["completions", "chat"] = Field(default="completions", description="chat: the server's own template")
     prompts: Literal["auto", "ids", "text"] = Field(
         default="auto", description="token ids where the engine takes them, or the prompts' text"
@@ -30,6 +42,34 @@ class ServerSettings(Settings):
     model: str | None = Field(default=None, description="by the server's name; default: the only one that it serves")
     key_variable: str | None = Field(default=None, description="the environment variable that holds the API key")
     timeout: float = Field(default=120.0, gt=0, le=86400, description="seconds without a part of the answer")
+    deadline: float | None = Field(
+        default=None, gt=0, le=86400, description="seconds for a whole answer; default: 30 times the timeout"
+    )
+    system: str | None = Field(default=None, description="the system prompt of chat requests")
+    chat_template_kwargs: dict[str, Any] = Field(
+        default={}, description="of chat requests, for the server's template, such as enable_thinking: false"
+    )
+    extra_body: dict[str, Any] = Field(default={}, description="further fields of each request")
+    leave_out: tuple[str, ...] = Field(default=(), description="fields of requests that the server refuses, such as min_p")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ServerSettings":
+        if self.api != "chat" and (self.system is not None or self.chat_template_kwargs):
+            name = "chat_template_kwargs" if self.system is None else "system"
+            raise ValueError(f"{name} is for chat requests; add api: chat, or leave it out")
+        for name in self.extra_body:
+            if name in SET:
+                raise ValueError(f"extra_body: specbench sets {name!r} itself; {SET[name]}")
+        for name in self.leave_out:
+            if name not in OMITTED:
+                near = did_you_mean(name, OMITTED)
+                raise ValueError(f"leave_out: {name!r} is no field that can be left out{near}; {', '.join(OMITTED)} are")
+        return self
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The fields that these settings add to each request."""
+        return ({"chat_template_kwargs": self.chat_template_kwargs} if self.chat_template_kwargs else {}) | self.extra_body
 
     @field_validator("url")
     @classmethod

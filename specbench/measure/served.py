@@ -142,7 +142,7 @@ class ServerCrew:
         sample |= {"due": reply.due, "sent": reply.sent, "ended": reply.ended}
         if error := self._failed(turn, reply):
             return sample | {"finish": "error", "error": error}, []
-        known = evidence(self.client.adapter, reply, answer.before, answer.after)
+        known = evidence(self.client.engine, reply, answer.before, answer.after)
         known = known if fits(known, reply.tokens) else Evidence()
         return sample | outcome(reply, known, work.pair, request), round_rows(key, known, reply.tokens)
 

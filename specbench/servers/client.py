@@ -9,22 +9,26 @@ import json
 import os
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 
+from specbench.base.console import warn
 from specbench.base.errors import UserError
 from specbench.base.untrusted import brief
 from specbench.config.servers import ServerSettings
 from specbench.engine.clock import now
-from specbench.servers.adapters import ADAPTERS, Adapter, Counters, detected, parse_counters
+from specbench.servers.adapters import Counters, parse_counters, unknown_fields
+from specbench.servers.engines import ENGINES, Engine, detected
 from specbench.servers.reply import Refusal, Reply, count
-from specbench.servers.stream import Events, Reader
+from specbench.servers.stream import Events, Reader, words_of
 
 CONNECT = 10.0  # seconds to connect
 IDLE = 2.0  # seconds that an unused connection is kept: servers close theirs after five or more
 LINGER = 0.5  # seconds for the end of an answer, after its last event
 SHORT = 10.0  # seconds for what a server tells of itself
+SLACK = 0.5  # seconds more for bytes without tokens than for silence, which is then told as such
+WHOLE = 30  # times the `timeout` that a whole answer may take, if `deadline` says nothing else
 MOST_TOLD = 2**22  # bytes of that
 ERROR_BYTES = 4096  # of an error's text
 # Token ids, a text, or messages (`role`, `content`) for a chat endpoint.
@@ -53,10 +57,11 @@ class Client:
 
     def __init__(self, name: str, settings: ServerSettings) -> None:
         self.name, self.settings = name, settings
-        self.adapter: Adapter = ADAPTERS[settings.engine if settings.engine != "auto" else "generic"]
+        self.engine: Engine = ENGINES[settings.engine if settings.engine != "auto" else "generic"]
         self.model: str | None = None  # known once `meet` has succeeded
         self.facts: dict[str, Any] = {}  # what the server told of itself
         self.tells = False  # an answer of it has said something of its rounds
+        self._named: set[str] = set()  # fields of answers that were named, since no table knows them
         self._key = _key(name, settings)
         self._session: aiohttp.ClientSession | None = None
 
@@ -75,8 +80,13 @@ class Client:
 
     async def meet(self) -> None:
         """Learn the server's engine, model and settings, once. Raises Refusal if it cannot be used."""
-        if self.model is not None:
-            return
+        if self.model is None:
+            try:
+                await self._meet()
+            except Refusal as refusal:
+                raise type(refusal)(self._clean(str(refusal))) from None
+
+    async def _meet(self) -> None:
         answer = None
         try:
             answer = await self._told("/v1/models")
@@ -85,7 +95,7 @@ class Client:
                 raise
         entries = answer.get("data") if isinstance(answer, dict) else None
         listed = entries if isinstance(entries, list) else []
-        models = [entry for entry in listed if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
+        models = [entry for entry in listed if isinstance(entry, dict) and _is_name(entry.get("id"))]
         if not models and self.settings.model:
             models = [{"id": self.settings.model}]
         names = [str(entry["id"]) for entry in models]
@@ -102,11 +112,12 @@ class Client:
             raise Refusal(f"it does not serve {wanted!r}, only {brief(', '.join(names))}")
         entry = models[names.index(wanted)]
         if self.settings.engine == "auto":
-            self.adapter = detected(str(entry.get("owned_by", "")))
-        self.facts = {"engine": self.adapter.name, "model": wanted, "context": count(entry.get("max_model_len"))}
-        for path, read in self.adapter.facts.items():
+            self.engine = detected(str(entry.get("owned_by", "")))
+        facts = {"engine": self.engine.name, "model": wanted, "context": count(entry.get("max_model_len"))}
+        for path, read in self.engine.facts.items():
             with contextlib.suppress(Refusal, ValueError, RecursionError):  # not every server tells it
-                self.facts |= read(await self._text(path))
+                facts |= read(await self._text(path))
+        self.facts |= json.loads(self._clean(json.dumps(facts, ensure_ascii=False)))
         self.model = wanted
 
     async def touch(self) -> None:
@@ -125,17 +136,33 @@ class Client:
             except Unanswered:  # once more, on a new connection: others that are kept may be closed, too
                 async with self._opened() as fresh:
                     await self._stream(reply, prompt, options, fresh)
+            if self._key and (self._key in reply.text or self._key in repr(reply.told)):
+                raise Refusal("the server's answer repeats the API key")
+            self._name_unknown(reply)
         except Refusal as refusal:
             reply.error = self._clean(str(refusal))
         reply.ended = reply.ended or clock()
         return reply
 
+    def _name_unknown(self, reply: Reply) -> None:
+        """Say once in a run which fields of an answer may tell of rounds and are not read."""
+        if new := unknown_fields(self.engine, reply) - self._named:
+            self._named |= new
+            hint = "; name its engine (engine: vllm, sglang, llamacpp or trtllm)" * (self.engine.name == "generic")
+            warn(f"server {self.name} tells {brief(', '.join(sorted(new)))}, which specbench does not read{hint}")
+
     def body(self, prompt: Prompt, options: dict[str, Any]) -> dict[str, Any]:
         """The JSON of a request."""
-        spoken = {"messages": [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt}
-        text = spoken if self.chat else {"prompt": prompt}
+        text = {"messages": self._messages(prompt)} if self.chat else {"prompt": prompt}
         stream = {"stream": True, "stream_options": {"include_usage": True}}
-        return {"model": self.model, **text, **options, **stream, **self.adapter.extras()}
+        whole = {"model": self.model, **text, **options, **stream, **self.engine.asks, **self.settings.body}
+        return {name: value for name, value in whole.items() if name not in self.settings.leave_out}
+
+    def _messages(self, prompt: Prompt) -> list[dict[str, str]]:
+        """The messages of a chat request; the server's system prompt is before those that bring none of their own."""
+        spoken = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else cast(list[dict[str, str]], prompt)
+        own = self.settings.system is None or any(message["role"] == "system" for message in spoken)
+        return spoken if own else [{"role": "system", "content": str(self.settings.system)}, *spoken]
 
     @property
     def chat(self) -> bool:
@@ -143,10 +170,10 @@ class Client:
 
     async def counters(self) -> Counters | None:
         """The server's counters of rounds; None if it has none that can be read."""
-        if not self.adapter.counters:
+        if not self.engine.counters:
             return None
         try:
-            return parse_counters(self.adapter, await self._text("/metrics")) or None
+            return parse_counters(self.engine, await self._text("/metrics")) or None
         except Refusal:
             return None
 
@@ -157,26 +184,31 @@ class Client:
         assert self.model is not None
         reply.sent = clock()
         path = "/v1/chat/completions" if self.chat else "/v1/completions"
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self.settings.timeout)
-        reader, events, last = Reader(reply, self.model), Events(), clock()
+        wait, most = self.settings.timeout, self.settings.deadline or WHOLE * self.settings.timeout
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=wait)
+        reader, events = Reader(reply, self.model, self._clean), Events()
+        loop = asyncio.get_running_loop()
 
         async def read(response: aiohttp.ClientResponse) -> None:
-            nonlocal last
             async for data in response.content.iter_any():
                 at = clock()
                 for event in events.feed(data):
-                    reader.add(event, at)
-                    last = at
-                if at - last > self.settings.timeout:  # comments alone came, which keep a connection open
-                    raise Refusal(self._hung("no part of the answer", self.settings.timeout))
+                    if reader.add(event, at):
+                        tokens.reschedule(loop.time() + wait + SLACK)
                 if reader.done:
                     reply.ended = at
                     await _drain(response)
                     return
             reply.ended = clock()
 
-        await self._asked("POST", path, timeout, read, self.body(prompt, options), session)
-        reader.end()
+        try:
+            # Silence is the socket's own; bytes that bring no tokens, and an answer without an end, are not.
+            async with asyncio.timeout(most) as whole, asyncio.timeout(CONNECT + wait + SLACK) as tokens:
+                await self._asked("POST", path, timeout, read, self.body(prompt, options), session)
+        except TimeoutError:
+            what = ("no end of the answer", most) if whole.expired() else ("no part of the answer", wait)
+            raise Refusal(self._hung(*what)) from None
+        reader.end(events.end())
 
     async def _told(self, path: str) -> Any:
         text = await self._text(path)
@@ -198,7 +230,7 @@ class Client:
                     raise Refusal(f"{path} has more than {MOST_TOLD // 2**20} MiB")
 
         await self._asked("GET", path, timeout, read)
-        return b"".join(parts).decode(errors="replace")
+        return self._clean(b"".join(parts).decode(errors="replace"))
 
     async def _asked(
         self,
@@ -217,11 +249,11 @@ class Client:
             async with session.request(method, url, json=body, timeout=timeout, allow_redirects=False) as response:
                 answered = True
                 if 300 <= response.status < 400:
-                    where = brief(response.headers.get("Location", "nowhere"))
+                    where = brief(self._clean(response.headers.get("Location", "nowhere")))
                     raise Refusal(f"{path} redirects to {where}, which is refused; if you trust it, give its address")
                 if response.status != 200:
-                    text = (await response.content.read(ERROR_BYTES)).decode(errors="replace")
-                    raise Declined(f"{path} answers {response.status}: {_of_error(text)}")
+                    text = self._clean((await _beginning(response)).decode(errors="replace"))
+                    raise Declined(f"{path} answers {response.status}: {words_of(text)}")
                 await read(response)
         except aiohttp.ConnectionTimeoutError:
             raise Refusal(f"no connection to {self.settings.url}: no answer in {CONNECT:g} s") from None
@@ -242,7 +274,7 @@ class Client:
         return f"the server hung: {what} in {seconds:g} s; a longer wait: --set {self.name}.timeout=…"
 
     def _clean(self, line: str) -> str:
-        """A message without the API key, which a server may have repeated."""
+        """A text without the API key, which a server may have repeated."""
         return line.replace(self._key, "(the API key)") if self._key else line
 
 
@@ -254,6 +286,11 @@ def _key(name: str, settings: ServerSettings) -> str:
     if not key or not key.isascii() or not key.isprintable():
         raise UserError(f"server {name}: the environment variable {settings.key_variable} holds no API key; export it")
     return key
+
+
+def _is_name(value: Any) -> bool:
+    """True for a text that can be written down: JSON may name halves of characters."""
+    return isinstance(value, str) and value == value.encode(errors="replace").decode()
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:
@@ -270,11 +307,11 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
         await asyncio.wait_for(rest(), LINGER)
 
 
-def _of_error(text: str) -> str:
-    """What an error's answer says: the message of its JSON, or its beginning."""
-    try:
-        values = json.loads(text)
-    except ValueError:
-        return brief(text) if text.strip() else "no message"
-    message = values.get("error", values) if isinstance(values, dict) else values
-    return brief(message.get("message", message) if isinstance(message, dict) else message)
+async def _beginning(response: aiohttp.ClientResponse) -> bytes:
+    """The first bytes of an error's text, as far as they come soon."""
+    text = b""
+    with contextlib.suppress(asyncio.TimeoutError):
+        async with asyncio.timeout(SHORT):
+            while len(text) < ERROR_BYTES and (data := await response.content.read(ERROR_BYTES - len(text))):
+                text += data
+    return text

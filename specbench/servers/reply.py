@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+TEXT, THOUGHT, OTHER = "text", "thought", "other"  # what a part of an answer is
+
 
 class Refusal(Exception):
     """Why a request has no answer, in one line; it becomes the sample's error."""
@@ -10,11 +12,12 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of the text, as one event of the stream brought it."""
+    """A part of the answer, as one event of the stream brought it."""
 
     at: float  # seconds, on the client's clock
-    text: str
+    text: str  # of the answer; empty for thoughts and tool calls
     ids: tuple[int, ...] | None  # None: the engine does not tell them
+    kind: str = TEXT  # TEXT, THOUGHT, or OTHER: a tool call, a refusal, or several of these in one event
 
 
 @dataclass
@@ -24,12 +27,12 @@ class Reply:
     due: float  # when it should be sent
     sent: float = 0.0
     ended: float = 0.0  # when the last byte came, or the failure
-    chunks: list[Chunk] = field(default_factory=list)  # those with text or tokens
+    chunks: list[Chunk] = field(default_factory=list)  # those that cost tokens
     prompt_ids: list[int] | None = None  # as the engine read the prompt
-    finish: str | None = None  # stop or length, as the engine says
+    finish: str | None = None  # stop or length; the engine's own word for any other end
     stop: int | str | None = None  # the stop string or the token that ended the text, if the engine names one
     usage: dict[str, Any] = field(default_factory=dict)
-    events: list[dict[str, Any]] = field(default_factory=list)  # the events that brought more than text
+    told: dict[str, Any] = field(default_factory=dict)  # all else that its events held last, by dotted name
     error: str = ""
 
     @property
@@ -38,16 +41,38 @@ class Reply:
 
     @property
     def ids(self) -> list[int] | None:
-        """The tokens of the text; None if a part of it came without its own."""
+        """The tokens of the answer, thoughts included; None if a part of it came without its own."""
         if not self.chunks or any(chunk.ids is None for chunk in self.chunks):
             return None
         return [token for chunk in self.chunks for token in chunk.ids or ()]
 
     @property
     def tokens(self) -> int | None:
-        """The number of tokens, by their ids or the engine's count."""
+        """The number of tokens, thoughts included, by their ids or the engine's count."""
         ids = self.ids
         return count(self.usage.get("completion_tokens")) if ids is None else len(ids)
+
+    @property
+    def thought_tokens(self) -> int | None:
+        """How many of the tokens were thoughts: the engine's count, by ids, or by parts of one token each.
+
+        None if the parts do not tell.
+        """
+        details = self.usage.get("completion_tokens_details")
+        counted = count(details.get("reasoning_tokens")) if isinstance(details, dict) else None
+        thoughts = [chunk for chunk in self.chunks if chunk.kind == THOUGHT]
+        if counted or not any(chunk.kind != TEXT for chunk in self.chunks):
+            return counted or 0
+        if any(chunk.kind == OTHER for chunk in self.chunks):
+            return None
+        if all(chunk.ids is not None for chunk in thoughts):
+            return sum(len(chunk.ids or ()) for chunk in thoughts)
+        return len(thoughts) if self.tokens == len(self.chunks) else None
+
+    @property
+    def hidden(self) -> bool:
+        """True if tokens were thought and none of them was sent: no part of the stream shows when they came."""
+        return bool(self.thought_tokens) and all(chunk.kind == TEXT for chunk in self.chunks)
 
     @property
     def first(self) -> float | None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from specbench.base.stats import Floats
-from specbench.servers.adapters import Counters
+from specbench.servers.adapters import Counters, told
 from specbench.servers.client import Client, Prompt, clock
 from specbench.servers.reply import Reply
 
@@ -90,7 +90,7 @@ async def _alone(client: Client, ask: Ask) -> Answer:
     """One request, with the server's counters before and after it where it has some and its answer says nothing."""
     before = await client.counters() if client.model and not client.tells else None
     reply = await client.complete(ask.prompt, ask.options, clock())
-    client.tells |= client.adapter.rounds(reply) is not None
+    client.tells |= told(client.engine, reply) is not None
     if reply.error or before is None or client.tells:
         return Answer(reply)
     after = None

@@ -1,16 +1,30 @@
 """A stream of server-sent events, from bytes to the parts of a reply. Nothing in it is trusted."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from specbench.base.untrusted import brief
-from specbench.servers.reply import Chunk, Refusal, Reply, counts
+from specbench.servers.reply import OTHER, TEXT, THOUGHT, Chunk, Refusal, Reply, counts
 
 MOST_EVENT = 16 * 2**20  # bytes of an event
 MOST_BYTES = 64 * 2**20  # of a stream
+MOST_TOLD = 1000  # names of what is told beside the text
+DEEPEST = 6  # levels of objects that are read there
+HEAD = 4096  # bytes that are kept of an answer that is no stream
 DONE = "[DONE]"
-KEPT = ("metrics", "meta_info", "sglext", "timings")  # keys of events that say more than text
+# What events of OpenAI's protocol hold; anything else is `told`.
+USUAL = frozenset(("id", "object", "created", "model", "choices", "system_fingerprint", "service_tier", "error"))
+USUAL_CHOICE = frozenset(("index", "text", "delta", "message", "logprobs", "finish_reason", "stop_reason"))
+USUAL_CHOICE |= {"matched_stop", "token_ids", "tokens", "prompt_token_ids", "prompt_logprobs", "error"}
+USUAL_CHOICE |= {"reasoning", "reasoning_content"}
+# Keys of a delta that cost no tokens; any other that holds something does.
+FREE = frozenset(("role", "name", "id", "token_ids", "tokens"))
+THOUGHTS = frozenset(("reasoning_content", "reasoning", "thinking", "thought", "reasoning_text", "reasoning_details"))
+# The ends of texts, as engines name them.
+STOPPED = frozenset(("stop", "eos", "eos_token", "end_turn", "end_of_turn", "stop_sequence", "stop_token", "stop_str"))
+STOPPED |= {"tool_calls", "tool_call", "tool_use", "function_call", "end_id", "stop_words", "stop_word", "stop_string"}
+CUT = frozenset(("length", "max_tokens", "max_new_tokens", "max_output_tokens", "max_length", "model_length"))
 
 
 class Events:
@@ -19,6 +33,7 @@ class Events:
     def __init__(self) -> None:
         self._rest = b""
         self._size = 0
+        self.head = b""  # the beginning of what belongs to no event
 
     def feed(self, data: bytes) -> Iterator[str]:
         """The data of the events that these bytes complete. Raises Refusal for what is too long or no text."""
@@ -31,32 +46,46 @@ class Events:
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
-                try:
-                    yield line.removeprefix(b"data:").strip().decode()
-                except UnicodeDecodeError:
-                    raise Refusal("invalid answer: an event is no text in UTF-8") from None
+                yield _decoded(line.removeprefix(b"data:"))
+            elif line.startswith(b"error:"):  # as older servers of llama.cpp send it
+                raise Refusal(f"the server reports an error: {words_of(_decoded(line.removeprefix(b'error:')))}")
+            elif not line.startswith((b"event:", b"id:", b"retry:", b":")):
+                self._keep(line + b"\n")
+
+    def end(self) -> str:
+        """What came that was no event: an answer that is no stream."""
+        self._keep(self._rest)
+        return self.head.decode(errors="replace").strip()
+
+    def _keep(self, line: bytes) -> None:
+        self.head += line[: HEAD - len(self.head)]
 
 
 class Reader:
     """Adds the events of one stream to a reply, in place."""
 
-    def __init__(self, reply: Reply, model: str) -> None:
+    def __init__(self, reply: Reply, model: str, clean: Callable[[str], str] = str) -> None:
         self.reply, self.model = reply, model
         self.done = False  # the end was announced
+        self._clean = clean  # takes out what must not be stored
+        self._words = ""  # on a failed end
 
-    def add(self, data: str, at: float) -> None:
-        """Take up the data of one event that came at a time. Raises Refusal for what no server may send."""
+    def add(self, data: str, at: float) -> bool:
+        """Take up the data of one event that came at a time; true if it brought tokens or the end of the text.
+
+        Raises Refusal for what no server may send.
+        """
         if data == DONE:
             self.done = True
-            return
+            return True
         try:
-            event = json.loads(data)
+            event = json.loads(self._clean(data))
         except (ValueError, RecursionError) as error:
             raise Refusal(f"invalid answer: an event is not JSON ({brief(error)})") from None
         if not isinstance(event, dict):
             raise Refusal("invalid answer: an event is not a JSON object")
-        if event.get("error"):
-            raise Refusal(f"the server reports an error: {brief(_message(event['error']))}")
+        if is_error(event):
+            raise Refusal(f"the server reports an error: {message_of(event)}")
         if isinstance(event.get("model"), str) and event["model"].partition("@")[0] != self.model.partition("@")[0]:
             raise Refusal(f"the answer is of another model: {brief(event['model'])!r}, not {self.model!r}")
         if isinstance(event.get("usage"), dict):
@@ -64,30 +93,137 @@ class Reader:
         choices = event.get("choices") or []
         if not isinstance(choices, list) or len(choices) > 1 or not all(isinstance(c, dict) for c in choices):
             raise Refusal("invalid answer: an event has choices of another form")
-        if any(isinstance(part.get(key), dict) for part in (event, *choices) for key in KEPT):
-            self.reply.events.append(event)
+        if more := event.keys() - USUAL:
+            self._tell({key: event[key] for key in more})
+        before = len(self.reply.chunks), self.reply.finish
         for choice in choices:
+            if more := choice.keys() - USUAL_CHOICE:
+                self._tell({key: choice[key] for key in more})
             self._choice(choice, at)
+        return before != (len(self.reply.chunks), self.reply.finish)
 
     def _choice(self, choice: dict[str, Any], at: float) -> None:
         delta = choice.get("delta")
-        text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
+        parts = delta if isinstance(delta, dict) else {"content": choice.get("text")} | _thoughts(choice)
         ids = counts(choice.get("token_ids")) if choice.get("token_ids") is not None else counts(choice.get("tokens"))
-        if text is not None and not isinstance(text, str):
-            raise Refusal("invalid answer: a part of the text is no text")
-        if text or ids:
-            self.reply.chunks.append(Chunk(at, text or "", None if ids is None else tuple(ids)))
+        kinds, text = self._kinds(parts)
+        if kinds or ids:
+            kind = next(iter(kinds)) if len(kinds) == 1 else OTHER if kinds else TEXT
+            self.reply.chunks.append(Chunk(at, text, None if ids is None else tuple(ids), kind))
         if choice.get("prompt_token_ids") is not None:
             self.reply.prompt_ids = counts(choice["prompt_token_ids"])
-        if choice.get("finish_reason") is not None:
-            self.reply.finish = str(choice["finish_reason"])
-            self.reply.stop = choice.get("stop_reason")
+        if choice.get("error"):
+            self._words = message_of(choice)
+        if (reason := choice.get("finish_reason")) is not None:
+            reason = reason.get("type") if isinstance(reason, dict) else reason
+            word = brief(reason).lower()
+            self.reply.finish = "stop" if word in STOPPED else "length" if word in CUT else brief(reason)
+            stop = choice.get("stop_reason") if choice.get("stop_reason") is not None else choice.get("matched_stop")
+            self.reply.stop = stop if isinstance(stop, int | str) else None
 
-    def end(self) -> None:
-        """Check that the stream came to its end. Raises Refusal if it was cut."""
-        if self.reply.finish is None:
-            raise Refusal(f"the stream was cut after {len(self.reply.chunks)} parts: no reason for the end was given")
+    def _kinds(self, parts: Mapping[str, Any]) -> tuple[set[str], str]:
+        """What the parts of one delta are, and the text of the answer in it. Raises Refusal for a text that is none."""
+        kinds, text = set(), ""
+        for key, value in parts.items():
+            if key in FREE or not _holds(value):
+                continue
+            if key == "content" and isinstance(value, list):  # Mistral's: thoughts and texts in a list
+                inner = [entry for entry in value if isinstance(entry, dict)]
+                said = [entry.get("text") for entry in inner if entry.get("type") == "text"]
+                kinds |= {TEXT if entry.get("type") == "text" else THOUGHT for entry in inner if _holds(entry)}
+                value = "".join(part for part in said if isinstance(part, str))
+            elif key == "content":
+                kinds.add(TEXT)
+            else:
+                kinds.add(THOUGHT if key in THOUGHTS else OTHER)
+                continue
+            if not isinstance(value, str):
+                raise Refusal("invalid answer: a part of the text is no text")
+            text += _unicode(value)
+        return kinds, text
+
+    def _tell(self, values: Mapping[str, Any], before: str = "", depth: int = 0) -> None:
+        """Keep what an event holds beside the text, by dotted name."""
+        for key, value in values.items():
+            name = f"{before}{key}"
+            if isinstance(value, dict) and depth < DEEPEST:
+                self._tell(value, f"{name}.", depth + 1)
+            elif value is not None and (name in self.reply.told or len(self.reply.told) < MOST_TOLD):
+                self.reply.told[name] = value
+
+    def end(self, rest: str = "") -> None:
+        """Check that the stream came to its end; `rest` is what came that was no event. Raises Refusal if it did not.
+
+        Any end but those that are known is a failure of the server, in its own word.
+        """
+        if self.reply.finish in ("stop", "length"):
+            return
+        if self.reply.finish is not None:
+            words = f": {self._words}" if self._words else ""
+            more = f" ({brief(self.reply.stop)})" if isinstance(self.reply.stop, str) else ""
+            raise Refusal(f"the server ended the text by {self.reply.finish!r}{more}{words}")
+        if rest and not self.reply.chunks:
+            raise Refusal(f"the server answered without a stream: {words_of(self._clean(rest))}")
+        raise Refusal(f"the stream was cut after {len(self.reply.chunks)} parts: no reason for the end was given")
 
 
-def _message(error: object) -> object:
-    return error.get("message") or error if isinstance(error, dict) else error
+def is_error(event: Mapping[str, Any]) -> bool:
+    """True if an object reports an error, in the form of OpenAI or of FastAPI."""
+    error = event.get("error")
+    if error is not None and error is not False and error != "":
+        return True
+    return "choices" not in event and (event.get("object") == "error" or bool(event.keys() & {"detail", "message"}))
+
+
+def message_of(values: Any) -> str:
+    """What an error says, in one line: its message, whatever holds it."""
+    for _ in range(DEEPEST):
+        if not isinstance(values, dict):
+            break
+        inner = next((values[key] for key in ("error", "message", "detail", "msg") if values.get(key)), None)
+        if inner is None:
+            break
+        values = inner
+    try:
+        return _unicode(brief(values), "?")
+    except RecursionError:
+        return "an error that is nested too deeply to print"
+
+
+def words_of(text: str) -> str:
+    """What an answer that is an error says: the message of its JSON, or its beginning."""
+    try:
+        return message_of(json.loads(text))
+    except (ValueError, RecursionError):
+        return brief(text) if text.strip() else "no message"
+
+
+def _thoughts(choice: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: choice[key] for key in ("reasoning", "reasoning_content") if key in choice}
+
+
+def _holds(value: Any, depth: int = 0) -> bool:
+    """True if a value of a delta holds any text, within objects and lists too; what is nested deeper counts as one."""
+    if isinstance(value, dict | list) and depth > DEEPEST:
+        return bool(value)
+    if isinstance(value, dict):
+        return any(_holds(inner, depth + 1) for key, inner in value.items() if key not in ("type", "index"))
+    if isinstance(value, list):
+        return any(_holds(inner, depth + 1) for inner in value)
+    return isinstance(value, str) and value != ""
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.strip().decode()
+    except UnicodeDecodeError:
+        raise Refusal("invalid answer: an event is no text in UTF-8") from None
+
+
+def _unicode(text: str, instead: str = "") -> str:
+    """A text that UTF-8 can hold: JSON may name halves of characters. Raises Refusal unless `instead` replaces them."""
+    if text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text):
+        return text
+    if not instead:
+        raise Refusal("invalid answer: a part of the text has half a character (an unpaired surrogate)")
+    return "".join(instead if "\ud800" <= character <= "\udfff" else character for character in text)

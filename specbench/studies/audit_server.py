@@ -131,7 +131,7 @@ def carry_out(plan: Plan, length: int) -> tuple[Audited, Pair]:
         for request, ids, answer in zip(requests, prompts, answers, strict=True):
             vanilla, _ = _decoded(Vanilla(eager.session("target")), eager, ids, length)
             rounds = _decoded(method, pair, ids, length)[1] if method else []
-            served = evidence(client.adapter, answer.reply, answer.before, answer.after)
+            served = evidence(client.engine, answer.reply, answer.before, answer.after)
             texts.append(compared(reference, request, ids, answer.reply, vanilla, rounds, served, client.chat))
             if served.drafted and rounds:
                 seen.append((max(served.drafted), max(each.drafted for each in rounds)))
