@@ -58,6 +58,7 @@ class Plan(Settings):
     concurrency: int = Field(default=1, ge=1, description="requests that a server has at a time")
     rate: float | None = Field(default=None, gt=0, description="requests a second that a server gets, instead")
     arrivals: str | None = Field(default=None, description="poisson, constant, or a file of times; with a rate")
+    ignore_eos: bool = Field(default=False, description="texts go on after an end token, up to their limit")
     share_prefix: bool = Field(default=True, description="read the common beginning of a task's prompts once")
     keep_prompts: bool = Field(default=True, description="write prompts and reference answers into the run folder")
     data_dir: str | None = None

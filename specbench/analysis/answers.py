@@ -10,6 +10,8 @@ from specbench.results.stored import StoredRun
 TIMES = 4  # as often the end of a looping text repeats one string
 SHORTEST = 20  # characters of such an end: of less, nothing is said
 READ = [*metrics.SAMPLE, "warmup", "finish", "text", "other_chunks"]
+# Why a server's text has no time per token.
+LATE, WHOLE, NOTHING, HIDDEN = "late", "whole", "nothing", "hidden"
 
 
 def is_empty(text: str) -> bool:
@@ -31,15 +33,27 @@ def loops(text: str) -> bool:
 
 
 def of_texts(run: StoredRun) -> pd.DataFrame:
-    """Columns `empty`, `loops` and `no_text` of each timed text, indexed as `metrics.per_document`.
+    """Columns `empty`, `loops`, `no_text` and `untimed` of each timed text, indexed as `metrics.per_document`.
 
     `no_text` is an answer without a text because all of its tokens were thoughts or tool calls: it took its time, and
-    is not `empty`. Texts that are not recorded are none of them.
+    is not `empty`. Texts that are not recorded are none of them. `untimed` is why a server's text has no time per token
+    (LATE and so on), else empty.
     """
     timed = ~pc.field("warmup") & ((pc.field("finish") != "error") | pc.field("finish").is_null())
     parts = [_marks(batch) for batch in run.scan_samples().to_batches(READ, timed)]
     marks = pd.concat(parts) if parts else _marks(run.scan_samples().schema.empty_table().select(READ))
-    return marks.set_index(metrics.SAMPLE)
+    return marks.set_index(metrics.SAMPLE).join(_untimed(run, timed)).fillna({"untimed": ""})
+
+
+def _untimed(run: StoredRun, timed: pc.Expression) -> "pd.Series[str]":
+    """Why texts of servers have no time per token, by text, of those that have none."""
+    without = timed & pc.field("decode_seconds").is_null() & pc.field("evidence").is_valid()
+    rows = run.scan_samples().to_table([*metrics.SAMPLE, "chunks", "thought_tokens", "other_chunks"], without)
+    frame = rows.to_pandas().set_index(metrics.SAMPLE)
+    thought = (frame.thought_tokens.fillna(0) > 0) & (frame.other_chunks == 0)
+    parts = frame.chunks.map(len).astype(int)
+    untimed = pd.Series(LATE, frame.index, name="untimed", dtype=object)
+    return untimed.mask(thought, HIDDEN).mask(parts == 1, WHOLE).mask(parts == 0, NOTHING)
 
 
 def _marks(rows: pa.RecordBatch | pa.Table) -> pd.DataFrame:

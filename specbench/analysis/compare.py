@@ -108,7 +108,8 @@ def _tau_interval(tau: stats.Interval | None) -> dict[str, float]:
 def paired(mine: pd.DataFrame, base: pd.DataFrame, whole: bool = False) -> stats.Paired | None:
     """Times per document, added up over the passes in which both methods decoded it; `whole` includes the prefill.
 
-    Both texts of a pass are of one worker, and neither is empty or a loop. Intervals are of documents within those that the same workers decoded.
+    Both texts of a pass are of one worker, and neither is empty or a loop. Intervals are of documents within
+    those that the same workers decoded.
     """
     columns = ["whole", "whole_tokens"] if whole else ["decode", "decoded"]  # seconds and tokens
     mine, base = (answers.fit(metrics.timed_alone(counts)) for counts in (mine, base))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.analysis import answers, metrics, roofline, totals, workers
+from specbench.analysis import answers, asked, metrics, roofline, totals, workers
 from specbench.analysis.alike import check_alike, method_labels, pair_labels
 from specbench.config import UserError
 from specbench.results.stored import StoredRun
@@ -131,12 +131,15 @@ def _baselines(runs: Sequence[StoredRun], labels: Sequence[dict[str, str]]) -> d
     """The baseline of each method by label: from the first run that names one for it, else the first run's main one."""
     baselines: dict[str, str] = {}
     main: str | None = None
+    alone: set[str] = set()  # asked otherwise than their baselines
     for run, by_name in zip(runs, labels, strict=True):
         main = main or (by_name[run.plan.baseline] if run.plan.baseline else None)
+        unlike = asked.unlike(run)
+        alone |= {by_name[name] for name in unlike}
         for name, label in by_name.items():
-            if baseline := run.plan.against(name):
+            if (baseline := run.plan.against(name)) and name not in unlike:
                 baselines.setdefault(label, by_name[baseline])
-    rest = {label: main for by_name in labels for label in by_name.values() if label not in baselines}
+    rest = {label: main for by_name in labels for label in by_name.values() if label not in {*baselines, *alone}}
     return baselines | {label: base for label, base in rest.items() if base}
 
 

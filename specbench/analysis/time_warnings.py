@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from specbench.analysis import metrics, workers
+from specbench.analysis import answers, metrics, workers
 from specbench.analysis.pooled import Measured
 
 STALL = 5  # a text that took over this many times the median time per token of its row was held up
@@ -37,15 +37,20 @@ def unpooled(runs: Measured) -> list[str]:
     ]
 
 
-def late(runs: Measured) -> list[str]:
-    """Servers of whose texts some have no decode time, because the first token came with later ones."""
-    counts = runs.counts[~runs.counts.index.get_level_values("run").isin(runs.imported)]
-    unknown = (counts.decode.isna() & counts.whole.notna()).groupby("method").agg(["sum", "size"])
-    return [
-        f"{name}: in {row['sum']} of {row['size']} texts the first token came with later ones, so no time per token is "
-        "known: the client was late, or the server holds tokens back"
-        for name, row in unknown[unknown["sum"] > 0].iterrows()
-    ]
+UNTIMED = {
+    answers.LATE: "the first token came with later ones, so no time per token is known: the client was late, or the "
+    "server holds tokens back",
+    answers.WHOLE: "all came in one part, so no time per token is known: the server does not stream its tokens",
+    answers.HIDDEN: "tokens were thought that the server did not send, so no time per token is known",
+}
+
+
+def untimed(runs: Measured) -> Iterator[str]:
+    """Servers of whose texts some have no time per token, and why."""
+    for name, counts in runs.counts.groupby("method", sort=False):
+        for why, words in UNTIMED.items():
+            if number := int((counts.untimed == why).sum()):
+                yield f"{name}: in {number} of {len(counts)} texts {words}"
 
 
 def unfit(runs: Measured) -> Iterator[str]:

@@ -50,7 +50,7 @@ class ServerSettings(Settings):
         default={}, description="of chat requests, for the server's template, such as enable_thinking: false"
     )
     extra_body: dict[str, Any] = Field(default={}, description="further fields of each request")
-    leave_out: tuple[str, ...] = Field(default=(), description="fields of requests that the server refuses, such as min_p")
+    leave_out: tuple[str, ...] = Field(default=(), description="fields that the server refuses, such as min_p")
 
     @model_validator(mode="after")
     def _consistent(self) -> "ServerSettings":
@@ -62,14 +62,15 @@ class ServerSettings(Settings):
                 raise ValueError(f"extra_body: specbench sets {name!r} itself; {SET[name]}")
         for name in self.leave_out:
             if name not in OMITTED:
-                near = did_you_mean(name, OMITTED)
-                raise ValueError(f"leave_out: {name!r} is no field that can be left out{near}; {', '.join(OMITTED)} are")
+                near, these = did_you_mean(name, OMITTED), ", ".join(OMITTED)
+                raise ValueError(f"leave_out: {name!r} is no field that can be left out{near}; there are {these}")
         return self
 
     @property
     def body(self) -> dict[str, Any]:
         """The fields that these settings add to each request."""
-        return ({"chat_template_kwargs": self.chat_template_kwargs} if self.chat_template_kwargs else {}) | self.extra_body
+        of_template = {"chat_template_kwargs": self.chat_template_kwargs} if self.chat_template_kwargs else {}
+        return of_template | self.extra_body
 
     @field_validator("url")
     @classmethod

@@ -18,7 +18,7 @@ from specbench.measure.work import Work
 from specbench.servers.adapters import evidence
 from specbench.servers.client import Client
 from specbench.servers.evidence import STEPS, Evidence, fits
-from specbench.servers.reply import Reply
+from specbench.servers.reply import TEXT, Reply
 from specbench.servers.schedule import Answer, Ask, Send, Talk, closed_loop, open_loop, single
 from specbench.tasks.harness import Request
 from specbench.tasks.prompts import PromptFile
@@ -26,16 +26,23 @@ from specbench.tasks.prompts import PromptFile
 EARLY = 0.1  # the share of parts that may come with the first: decode times are too short by no more
 
 
-def ask_of(client: Client, request: Request, prompt: list[int], sampling: Sampling, seed: int) -> Ask:
-    """A request as the server gets it: the prompt's token ids where it takes them, else its text."""
+def ask_of(
+    client: Client, request: Request, prompt: list[int], sampling: Sampling, seed: int, ignore_eos: bool = False
+) -> Ask:
+    """A request as the server gets it: the prompt's token ids where it takes them, else its text.
+
+    All of the sampling is named that the engine knows: what a request omits, a server takes from its own defaults.
+    """
     options: dict[str, Any] = {"max_tokens": request.max_new_tokens, "temperature": sampling.temperature}
+    options |= {**client.engine.neutral, "seed": seed % 2**31}
     if request.until:
         options["stop"] = list(request.until)
     if not sampling.greedy:
-        options |= {"seed": seed % 2**31, "top_p": sampling.top_p}
-        options |= {"top_k": sampling.top_k} if sampling.top_k else {}
+        options |= {"top_p": sampling.top_p} | ({"top_k": sampling.top_k} if sampling.top_k else {})
+    if ignore_eos:
+        options["ignore_eos"] = True
     chosen = client.settings.prompts
-    as_ids = not client.chat and (chosen == "ids" or (chosen == "auto" and client.adapter.takes_ids))
+    as_ids = not client.chat and (chosen == "ids" or (chosen == "auto" and client.engine.takes_ids))
     return Ask(prompt if as_ids else request.prompt, options)
 
 
@@ -156,6 +163,8 @@ def problem(reply: Reply, pair: Pair, request: Request, prompt: list[int], chat:
         return ""
     if isinstance(counted, int) and counted != len(ids):
         return f"the server counts {counted} tokens and sent {len(ids)}"
+    if any(chunk.kind != TEXT for chunk in reply.chunks):  # what stands between thoughts and answer is in no text
+        return ""
     text = without_stops(pair.detokenizer([token for token in ids if token not in pair.eos_ids]), request)
     if text.rstrip("\ufffd") != reply.text.rstrip("\ufffd"):
         return f"the server's tokens are not those of its text under the tokenizer of {pair.name}"
@@ -165,20 +174,22 @@ def problem(reply: Reply, pair: Pair, request: Request, prompt: list[int], chat:
 def outcome(reply: Reply, evidence: Evidence, pair: Pair, request: Request) -> dict[str, Any]:
     """The columns of an answered sample."""
     ids, chunks = reply.ids, reply.chunks
-    first, last = (chunks[0].at, chunks[-1].at) if chunks else (reply.ended, reply.ended)
+    first, last = (chunks[0].at, chunks[-1].at) if chunks else (None, reply.ended)
     sizes = [None if chunk.ids is None else len(chunk.ids) for chunk in chunks]
-    late = came_late([chunk.at for chunk in chunks], reply.tokens)
+    untimed = first is None or reply.hidden or came_late([chunk.at for chunk in chunks], reply.tokens)
     return {
         "tokens": ids,
         "text": without_stops(reply.text, request),
         "finish": _finish(reply, pair, request),
         "new_tokens": reply.tokens,
-        "prefill_seconds": first - reply.sent,
-        "decode_seconds": None if late else last - first,
-        "wall_seconds": last - reply.sent if late else None,
+        "prefill_seconds": None if first is None else first - reply.sent,
+        "decode_seconds": None if untimed or first is None else last - first,
+        "wall_seconds": last - reply.sent if untimed else None,
         "first_token": first,
         "chunks": [chunk.at for chunk in chunks],
         "chunk_tokens": None if None in sizes else sizes,
+        "other_chunks": sum(chunk.kind != TEXT for chunk in chunks),
+        "thought_tokens": reply.thought_tokens,
         "evidence": evidence.kind,
         "verify_rounds": evidence.rounds,
         "draft_tokens": evidence.draft_tokens,
@@ -210,7 +221,7 @@ def _finish(reply: Reply, pair: Pair, request: Request) -> str | None:
     if reply.finish == "length":
         return "length"
     ids = reply.ids
-    if (ids and ids[-1] in pair.eos_ids) or not any(request.until):
+    if (ids and ids[-1] in pair.eos_ids) or reply.stop in pair.eos_ids or not any(request.until):
         return "eos"
     return "stop" if isinstance(reply.stop, str) or ids else None
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.analysis import asked, metrics, pooled, time_warnings, totals
 from specbench.analysis import compare as compared
-from specbench.analysis import metrics, pooled, time_warnings, totals
 from specbench.base.untrusted import brief
 from specbench.config import UserError
 from specbench.config.generation import unused_words
@@ -38,7 +38,8 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
     yield from dict.fromkeys(filter(None, (unused_words(run.manifest.get("unused_generation", {})) for run in runs)))
     yield from time_warnings.unfit(measured)
     yield from unread(runs)
-    yield from time_warnings.late(measured)
+    yield from time_warnings.untimed(measured)
+    yield from asked.lines(runs)
     yield from time_warnings.stalled(measured)
     yield from time_warnings.uneven(measured)
     yield from time_warnings.unpooled(measured)

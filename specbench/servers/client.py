@@ -160,7 +160,8 @@ class Client:
 
     def _messages(self, prompt: Prompt) -> list[dict[str, str]]:
         """The messages of a chat request; the server's system prompt is before those that bring none of their own."""
-        spoken = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else cast(list[dict[str, str]], prompt)
+        asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        spoken = cast(list[dict[str, str]], asked)
         own = self.settings.system is None or any(message["role"] == "system" for message in spoken)
         return spoken if own else [{"role": "system", "content": str(self.settings.system)}, *spoken]
 

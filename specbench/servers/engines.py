@@ -1,4 +1,4 @@
-"""What is particular to each engine, as tables: which field of an answer is which count, and what a request may hold."""
+"""What is particular to each engine, as tables: which field of an answer is which count, and what requests hold."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -42,8 +42,9 @@ class Engine:
     def unsent(self, greedy: bool) -> list[str]:
         """The settings of sampling that its requests cannot name, of those that matter."""
         known = {"top_k": self.top_k, "min_p": "min_p" in self.neutral}
-        lacking = [] if greedy else [name for name, knows in known.items() if not knows]
-        return lacking + ([] if {"repetition_penalty", "repeat_penalty"} & self.neutral.keys() else ["repetition_penalty"])
+        unknown = [] if greedy else [name for name, knows in known.items() if not knows]
+        penalised = {"repetition_penalty", "repeat_penalty"} & self.neutral.keys()
+        return unknown + ([] if penalised else ["repetition_penalty"])
 
 
 FULL = {**PLAIN, "min_p": 0.0, "repetition_penalty": 1.0}

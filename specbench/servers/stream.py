@@ -125,21 +125,18 @@ class Reader:
         """What the parts of one delta are, and the text of the answer in it. Raises Refusal for a text that is none."""
         kinds, text = set(), ""
         for key, value in parts.items():
-            if key in FREE or not _holds(value):
-                continue
-            if key == "content" and isinstance(value, list):  # Mistral's: thoughts and texts in a list
-                inner = [entry for entry in value if isinstance(entry, dict)]
-                said = [entry.get("text") for entry in inner if entry.get("type") == "text"]
-                kinds |= {TEXT if entry.get("type") == "text" else THOUGHT for entry in inner if _holds(entry)}
-                value = "".join(part for part in said if isinstance(part, str))
-            elif key == "content":
-                kinds.add(TEXT)
-            else:
+            if key == "content" and not isinstance(value, list):
+                if not isinstance(value, str | None):
+                    raise Refusal("invalid answer: a part of the text is no text")
+                kinds |= {TEXT} if value else set()
+                text += _unicode(value or "")
+            elif key == "content":  # Mistral's: thoughts and texts in a list
+                for entry in filter(_holds, value):
+                    said = entry.get("text") if isinstance(entry, dict) and entry.get("type") == "text" else None
+                    kinds.add(TEXT if isinstance(said, str) else THOUGHT)
+                    text += _unicode(said) if isinstance(said, str) else ""
+            elif key not in FREE and _holds(value):
                 kinds.add(THOUGHT if key in THOUGHTS else OTHER)
-                continue
-            if not isinstance(value, str):
-                raise Refusal("invalid answer: a part of the text is no text")
-            text += _unicode(value)
         return kinds, text
 
     def _tell(self, values: Mapping[str, Any], before: str = "", depth: int = 0) -> None:

@@ -1,6 +1,7 @@
 """A client reads what servers stream, and every way in which they break becomes one line."""
 
 import asyncio
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,8 +13,9 @@ from transformers import AutoTokenizer
 
 from specbench.config import SUITES
 from specbench.config.servers import ServerSettings, load_servers, server_settings
-from specbench.servers.adapters import ADAPTERS, evidence, parse_counters
+from specbench.servers.adapters import evidence, parse_counters, told
 from specbench.servers.client import Client
+from specbench.servers.engines import ENGINES
 from specbench.servers.evidence import fits, of_histogram, of_steps
 from specbench.servers.reply import Chunk, Refusal, Reply, count, counts
 from specbench.servers.schedule import Answer, Ask, Talk, closed_loop, open_loop, single
@@ -49,7 +51,7 @@ def asked(fake, **settings):
     """The evidence of the first document, and its reply."""
     ((answer,), client) = answers(fake, asks(1), **settings)
     assert answer.reply.error == ""
-    return evidence(client.adapter, answer.reply, answer.before, answer.after), answer.reply
+    return evidence(client.engine, answer.reply, answer.before, answer.after), answer.reply
 
 
 def test_a_text_with_its_tokens_times_and_steps(server):
@@ -82,12 +84,12 @@ def test_evidence_in_falling_order(server):
     assert (result.kind, result.rounds, result.draft_tokens, result.accepted_tokens) == ("histogram", 8, 40, 33)
     server.tells = "counters"
     two, client = answers(server, asks(2))
-    kinds = [evidence(client.adapter, one.reply, one.before, one.after) for one in two]
+    kinds = [evidence(client.engine, one.reply, one.before, one.after) for one in two]
     assert kinds[0].kind == "chunks"  # the engine was not known before the first request
     assert (kinds[1].kind, kinds[1].rounds, kinds[1].accepted_tokens) == ("counters", 7, 1 + 2 + 5 + 5 + 5 + 0 + 5)
     server.others = 1  # somebody else was served: counters prove nothing
     two, client = answers(server, asks(2))
-    assert evidence(client.adapter, two[1].reply, two[1].before, two[1].after).kind == "chunks"
+    assert evidence(client.engine, two[1].reply, two[1].before, two[1].after).kind == "chunks"
     server.tells = "nothing"
     result, _ = asked(server)
     assert result.kind == "chunks" and result.rounds == 8
@@ -111,7 +113,7 @@ def test_whole_rounds_are_known_of_drafts_of_one_length():
 def test_a_text_without_drafts_has_no_rounds_to_list():
     """vLLM leaves the lists out of such an answer."""
     facts = {"acceptance_histogram": [0] * 6, "num_draft_tokens": 0, "num_spec_tokens": 5}
-    parsed = ADAPTERS["vllm"].rounds(Reply(0.0, events=[{"metrics": {"speculative_decoding": facts}}]))
+    parsed = told(ENGINES["vllm"], Reply(0.0, told=facts))
     assert (parsed.kind, parsed.drafted, parsed.accepted, parsed.rounds, parsed.whole) == ("steps", (), (), 0, 0)
     assert fits(parsed, 50) and of_histogram([0] * 6, None).kind == "histogram"
 
@@ -127,7 +129,7 @@ def test_counters_are_asked_until_the_text_is_in_them(server):
             return client, *await closed_loop(client, asks(2)[1:], 1)
 
     client, one = asyncio.run(ask())
-    result = evidence(client.adapter, one.reply, one.before, one.after)
+    result = evidence(client.engine, one.reply, one.before, one.after)
     assert (result.kind, result.rounds, result.accepted_tokens) == ("counters", 7, 1 + 2 + 5 + 5 + 5 + 0 + 5)
 
 
@@ -298,9 +300,11 @@ def test_the_end_of_a_stream_tells_what_ended_the_text():
 
 def test_the_last_word_on_rounds_counts():
     """Each event tells the rounds so far."""
-    lines = [{"speculative_decoding": {"per_step_drafted": [5] * n, "per_step_accepted": [n] * n}} for n in (1, 2)]
-    reply = Reply(0.0, events=[{"metrics": line} for line in lines])
-    assert ADAPTERS["vllm"].rounds(reply).accepted == (2, 2)
+    reader = Reader(Reply(0.0), "m")
+    for n in (1, 2):
+        steps = {"per_step_drafted": [5] * n, "per_step_accepted": [n] * n}
+        reader.add(json.dumps({"choices": [], "metrics": {"speculative_decoding": steps}}), float(n))
+    assert told(ENGINES["vllm"], reader.reply).accepted == (2, 2)
 
 
 def test_a_count_is_a_number_from_0():
@@ -312,8 +316,8 @@ def test_a_count_is_a_number_from_0():
 def test_counters_of_several_engines_add_up():
     text = 'vllm:request_success_total{reason="a"} 2.0\nvllm:request_success_total{reason="b"} 3.0\n'
     text += "vllm:spec_decode_num_drafts_total 4.0\nvllm:spec_decode_num_drafts_created 1e9\nother 1\n"
-    assert parse_counters(ADAPTERS["vllm"], text) == {"requests": 5.0, "rounds": 4.0}
-    assert parse_counters(ADAPTERS["generic"], text) == {}
+    assert parse_counters(ENGINES["vllm"], text) == {"requests": 5.0, "rounds": 4.0}
+    assert parse_counters(ENGINES["generic"], text) == {}
 
 
 def test_counters_tell_rounds_that_accepted_whole_drafts_of_one_length():
@@ -321,7 +325,7 @@ def test_counters_tell_rounds_that_accepted_whole_drafts_of_one_length():
     before = {"requests": 1.0, "rounds": 10.0, "drafted": 30.0, "accepted": 12.0, "at 0": 6.0, "at 1": 4.0, "at 2": 2.0}
     grown = {"requests": 1, "rounds": 4, "drafted": 12, "accepted": 6, "at 0": 3, "at 1": 2, "at 2": 1}
     reply = Reply(0.0, chunks=[])
-    result = evidence(ADAPTERS["vllm"], reply, before, {name: before[name] + grown[name] for name in before})
+    result = evidence(ENGINES["vllm"], reply, before, {name: before[name] + grown[name] for name in before})
     assert (result.kind, result.rounds, result.draft_tokens, result.accepted_tokens, result.whole) == (
         "counters",
         4,
@@ -330,13 +334,13 @@ def test_counters_tell_rounds_that_accepted_whole_drafts_of_one_length():
         1,
     )
     uneven = before | {"drafted": 31.0}
-    result = evidence(ADAPTERS["vllm"], reply, uneven, {name: before[name] + grown[name] for name in before})
+    result = evidence(ENGINES["vllm"], reply, uneven, {name: before[name] + grown[name] for name in before})
     assert (result.kind, result.draft_tokens, result.whole) == ("counters", 11, None)
 
 
 def test_single_tokens_say_nothing_of_rounds():
     reply = Reply(0.0, chunks=[Chunk(0.1, "a", (1,)), Chunk(0.2, "b", (2,))])
-    assert evidence(ADAPTERS["generic"], reply, None, None).kind == "none"
+    assert evidence(ENGINES["generic"], reply, None, None).kind == "none"
 
 
 def test_servers_on_the_command_line(tmp_path):

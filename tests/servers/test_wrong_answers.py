@@ -12,10 +12,11 @@ from test_client import TOKENIZER, answers, asks
 from specbench.base.untrusted import BRIEF
 from specbench.config.servers import ServerSettings
 from specbench.servers import client as clients
-from specbench.servers.adapters import ADAPTERS, parse_counters
+from specbench.servers.adapters import parse_counters
 from specbench.servers.client import Client
+from specbench.servers.engines import ENGINES
 from specbench.servers.reply import Refusal, Reply
-from specbench.servers.stream import Events, Reader
+from specbench.servers.stream import Events, Reader, words_of
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_an_address_that_is_no_server_of_models(server, page):
 
 @pytest.mark.parametrize(("answer", "why"), [("", "no message"), ("<p>\nbusy", "<p> busy"), ('"full"', "full")])
 def test_errors_without_a_message_of_openai(answer, why):
-    assert clients._of_error(answer) == why
+    assert words_of(answer) == why
 
 
 SCHEDULER = {"enable_chunked_prefill": True, "max_num_batched_tokens": 2048, "max_num_seqs": 4}
@@ -114,7 +115,7 @@ def test_what_an_engine_tells_of_itself_may_be_anything(server, page):
 
 def test_counters_that_are_no_numbers_are_none_at_all():
     text = "vllm:spec_decode_num_drafts_total 4.0\nvllm:spec_decode_num_accepted_tokens_total ?\n"
-    assert parse_counters(ADAPTERS["vllm"], text) == {}
+    assert parse_counters(ENGINES["vllm"], text) == {}
 
 
 def test_a_connection_serves_one_text_after_another(server, monkeypatch):
