@@ -31,8 +31,9 @@ def lines(runs: Sequence[StoredRun]) -> Iterator[str]:
 
 def _unsent(run: StoredRun) -> Iterator[str]:
     facts = run.manifest.get("servers")
-    for spec in run.plan.servers if isinstance(facts, dict) else ():
-        told: Any = facts.get(spec.name)
+    by_name: dict[str, Any] = facts if isinstance(facts, dict) else {}
+    for spec in run.plan.servers:
+        told = by_name.get(spec.name)
         engine = ENGINES.get(str(told.get("engine"))) if isinstance(told, dict) else None
         if engine is None:
             continue

@@ -24,6 +24,7 @@ from specbench.cli.options import (
     FetchModels,
     Frequency,
     GpusPerWorker,
+    IgnoreEos,
     Limit,
     MaxNewTokens,
     MinP,
@@ -144,6 +145,7 @@ class Decoding(Models):
     repetition_penalty: Repetition = None
     presence_penalty: Presence = None
     frequency_penalty: Frequency = None
+    ignore_eos: IgnoreEos = False
     set_: Set = None
 
     def of_plan(self) -> dict[str, Any]:

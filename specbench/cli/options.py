@@ -66,6 +66,10 @@ Split = Annotated[
     str | None, Option(help="decode this split of each task, such as validation, instead of the one that it evaluates")
 ]
 Repeats = Annotated[int, Option(min=1, help="how many times to decode each document")]
+IgnoreEos = Annotated[
+    bool,
+    Option("--ignore-eos", help="go on after end tokens, up to the limit of new tokens"),
+]
 Seed = Annotated[int, Option(help="for sampling, shuffling and few-shot examples")]
 TrustRemoteCode = Annotated[
     bool,

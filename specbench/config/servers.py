@@ -23,10 +23,12 @@ SET |= dict.fromkeys(("max_tokens", "max_completion_tokens"), "use --max-new-tok
 SET |= {"temperature": "use --temperature", "top_k": "use --top-k", "top_p": "use --top-p", "seed": "use --seed"}
 SET |= {"ignore_eos": "use --ignore-eos"}
 # Fields that a server may refuse and that a run can do without.
-OMITTED = ("seed", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-OMITTED += ("repeat_penalty", "typical_p", "dry_multiplier", "xtc_probability", "top_n_sigma", "dynatemp_range")
-OMITTED += ("mirostat", "return_token_ids", "return_tokens", "return_spec_tokens_details", "timings_per_token")
-OMITTED += ("cache_prompt", "stream_options")
+OMITTED = (
+    *("seed", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("repeat_penalty", "typical_p", "dry_multiplier", "xtc_probability", "top_n_sigma", "dynatemp_range", "mirostat"),
+    *("return_token_ids", "return_tokens", "return_spec_tokens_details", "timings_per_token", "cache_prompt"),
+    "stream_options",
+)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 

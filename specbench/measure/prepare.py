@@ -117,9 +117,11 @@ def load_models(plan: Plan, runtime: str | None = None) -> Pair:
     """
     permissions.check_loading(plan)
     if not plan.own:
-        return Pair(plan.pair.name, {}, load_tokenizer(plan.pair.target, plan.trust_remote_code), plan.pair.models)
+        tokenizer = load_tokenizer(plan.pair.target, plan.trust_remote_code)
+        return Pair(plan.pair.name, {}, tokenizer, plan.pair.models, ignore_eos=plan.ignore_eos)
     pair = load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle, plan.runtime)
-    pair = replace(pair, penalties=Sampling(**plan.sampling.model_dump()).penalties)
+    penalties = Sampling(**plan.sampling.model_dump()).penalties
+    pair = replace(pair, penalties=penalties, ignore_eos=plan.ignore_eos)
     name = runtime or plan.runtime
     return pair if name == AUTO else replace(pair, runtime=choose.runtime(name, pair))
 

@@ -121,7 +121,7 @@ class ServerCrew:
 
     def _ask(self, request: Request, prompt: list[int], repeat: int) -> Ask:
         seed = stable_seed(self.work.plan.seed, repeat, request.task, request.doc_id, self.name)
-        ask = ask_of(self.client, request, prompt, self.work.sampling, seed)
+        ask = ask_of(self.client, request, prompt, self.work.sampling, seed, self.work.plan.ignore_eos)
         if isinstance(ask.prompt, str) and not self._warned and self.client.model:
             warn(f"server {self.name}: prompts go as text, which it may not tokenize as {self.work.pair.name} does")
             self._warned = True

@@ -153,8 +153,10 @@ class StoredRun:
 
     @property
     def sampling(self) -> str:
-        """`greedy`, or the temperature with those of top-k and top-p that are on."""
-        return "sampling not told" if "imported" in self.manifest else self.plan.sampling.name
+        """`greedy`, or the temperature with those of top-k and top-p that are on; and if end tokens are ignored."""
+        if "imported" in self.manifest:
+            return "sampling not told"
+        return self.plan.sampling.name + ", no end tokens" * self.plan.ignore_eos
 
     @cached_property
     def _parts(self) -> list[records.Part]:

@@ -159,7 +159,6 @@ def read_fields(engine: Engine, told: Mapping[str, Any]) -> tuple[dict[str, Any]
     unknown = {
         name
         for name in told
-        if any(part in name.rpartition(".")[2].lower() for part in NAMED)
-        and not any(part in fields for part in name.split("."))
+        if any(part in name.lower() for part in NAMED) and not any(part in fields for part in name.split("."))
     }
     return known, unknown

@@ -47,6 +47,7 @@ class Pair:
     chains_only: frozenset[str] = frozenset()  # the roles of models that cannot read trees
     draft_device: torch.device | None = None  # of all models but the target, and of heads; None: the target's
     penalties: Penalties = OFF  # of all sessions over the target's tokens
+    ignore_eos: bool = False  # no token ends a text
     seconds: dict[str, float] = field(default_factory=dict)  # of what methods do besides decoding, such as learning
 
     def session(self, role: str, watch: Watch | None = None, model: PreTrainedModel | None = None) -> Session:
@@ -115,7 +116,9 @@ class Pair:
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
-        """All tokens that end a text, by the target's generation settings and the tokenizer."""
+        """All tokens that end a text, by the target's generation settings and the tokenizer; none to `ignore_eos`."""
+        if self.ignore_eos:
+            return frozenset()
         ids = self.models["target"].generation_config.eos_token_id if self.models else None
         ids = ids if isinstance(ids, list) else [ids]
         return frozenset(i for i in (*ids, self.tokenizer.eos_token_id) if i is not None)
