@@ -33,12 +33,10 @@ def ask_of(
 
     All of the sampling is named that the engine knows: what a request omits, a server takes from its own defaults.
     """
-    options: dict[str, Any] = {"max_tokens": request.max_new_tokens, "temperature": sampling.temperature}
-    options |= {**client.engine.neutral, "seed": seed % 2**31}
+    options: dict[str, Any] = {"max_tokens": request.max_new_tokens, **client.engine.sampling(sampling)}
+    options["seed"] = seed % 2**31
     if request.until:
         options["stop"] = list(request.until)
-    if not sampling.greedy:
-        options |= {"top_p": sampling.top_p} | ({"top_k": sampling.top_k} if sampling.top_k else {})
     if ignore_eos:
         options["ignore_eos"] = True
     chosen = client.settings.prompts

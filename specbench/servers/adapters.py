@@ -32,6 +32,14 @@ def told(engine: Engine, reply: Reply) -> Evidence | None:
     known, _ = read_fields(engine, _flat(reply))
     if steps := of_steps(counts(known.get(engines.DRAFTED_EACH)), counts(known.get(engines.ACCEPTED_EACH))):
         return steps
+    verified, kept = counts(known.get(engines.VERIFIED_EACH)), counts(known.get(engines.KEPT_EACH))
+    if (
+        verified
+        and kept
+        and min(*verified, *kept) > 0
+        and (steps := of_steps(*(_less(each) for each in (verified, kept))))
+    ):
+        return steps
     rounds, drafted, accepted, longest = (
         count(known.get(name)) for name in (engines.ROUNDS, engines.DRAFTED, engines.ACCEPTED, engines.LONGEST)
     )
@@ -46,6 +54,11 @@ def told(engine: Engine, reply: Reply) -> Evidence | None:
     if rounds is None and isinstance(average, int | float) and not isinstance(average, bool):
         return _of_average(float(average), reply.tokens)
     return of_sums(rounds, drafted, accepted)
+
+
+def _less(lengths: list[int]) -> list[int]:
+    """Lengths without the target's own token."""
+    return [length - 1 for length in lengths]
 
 
 def unknown_fields(engine: Engine, reply: Reply) -> set[str]:

@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from specbench.engine.types import Sampling
 from specbench.servers.facts import cache, scheduler, settings
 
 Read = Callable[[str], dict[str, Any]]  # facts from a page; ValueError or RecursionError for one that is no JSON
 
 # What a field of an answer tells of the text's rounds.
 DRAFTED_EACH, ACCEPTED_EACH = "drafted", "accepted"  # lists: of each round, in order
+VERIFIED_EACH, KEPT_EACH = "verified", "kept"  # the same with the target's own token in each
 HISTOGRAM = "histogram"  # a list: rounds that accepted 0, 1, 2, … tokens
 ROUNDS, DRAFTED, ACCEPTED = "verify_rounds", "draft_tokens", "accepted_tokens"  # sums
 LONGEST = "longest"  # the length of the longest draft, by the server's settings
@@ -31,7 +33,7 @@ class Engine:
     asks: Mapping[str, Any] = field(default_factory=dict)  # what a request holds beside the fields of OpenAI
     # Sampling that changes nothing, by field. What a request omits is the server's default, or the model's own.
     neutral: Mapping[str, Any] = field(default_factory=lambda: PLAIN)
-    top_k: str | None = None  # the field for top-k; None: it knows none
+    repetition: str = "repetition_penalty"  # its name for this penalty
     ignores_eos: bool = False  # it takes `ignore_eos`
     # The fields of an answer that tell of rounds, by their last name, and what each is.
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -39,12 +41,18 @@ class Engine:
     counters: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Read] = field(default_factory=dict)  # by the address at which it tells of itself
 
+    def sampling(self, chosen: Sampling) -> dict[str, Any]:
+        """The fields of a request that say how tokens are chosen; what is set is named even to an engine that lacks it."""
+        fields = {"temperature": chosen.temperature, **self.neutral}
+        penalties = {self.repetition: chosen.repetition_penalty, "presence_penalty": chosen.presence_penalty}
+        penalties |= {"frequency_penalty": chosen.frequency_penalty}
+        cuts = {} if chosen.greedy else {"top_p": chosen.top_p, "top_k": chosen.top_k, "min_p": chosen.min_p}
+        off = {"top_k": 0, "min_p": 0.0, self.repetition: 1.0, "top_p": 1.0}
+        return fields | {name: value for name, value in (penalties | cuts).items() if value != off.get(name, 0.0)}
+
     def unsent(self, greedy: bool) -> list[str]:
         """The settings of sampling that its requests cannot name, of those that matter."""
-        known = {"top_k": self.top_k, "min_p": "min_p" in self.neutral}
-        unknown = [] if greedy else [name for name, knows in known.items() if not knows]
-        penalised = {"repetition_penalty", "repeat_penalty"} & self.neutral.keys()
-        return unknown + ([] if penalised else ["repetition_penalty"])
+        return [name for name in (*(() if greedy else ("top_k", "min_p")), self.repetition) if name not in self.neutral]
 
 
 FULL = {**PLAIN, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -56,7 +64,6 @@ VLLM = Engine(
     takes_ids=True,
     asks={"return_token_ids": True},
     neutral={**FULL, "top_k": -1},
-    top_k="top_k",
     ignores_eos=True,
     fields={
         "per_step_drafted": DRAFTED_EACH,
@@ -86,13 +93,17 @@ SGLANG = Engine(
     takes_ids=True,
     asks={"return_spec_tokens_details": True},
     neutral={**FULL, "top_k": -1},
-    top_k="top_k",
     ignores_eos=True,
     fields={
+        "verify_lengths": VERIFIED_EACH,  # --speculative-decoding-stats detailed
+        "accept_lengths": KEPT_EACH,
         "spec_verify_ct": ROUNDS,
         "spec_num_proposed_drafts": DRAFTED,
         "spec_num_correct_drafts": ACCEPTED,
         "spec_correct_drafts_histogram": HISTOGRAM,
+        "num_verified_draft_tokens": DRAFTED,
+        "num_accepted_draft_tokens": ACCEPTED,
+        "speculative_decoding_stats": KNOWN,
         "spec_draft_token_num": DRAFTED,
         "spec_accept_token_num": ACCEPTED,
         "spec_accept_histogram": HISTOGRAM,
@@ -112,7 +123,7 @@ LLAMACPP = Engine(
     asks={"return_tokens": True, "timings_per_token": False, "cache_prompt": False},
     neutral={**PLAIN, "top_k": 0, "min_p": 0.0, "typical_p": 1.0, "repeat_penalty": 1.0}
     | {"dry_multiplier": 0.0, "xtc_probability": 0.0, "top_n_sigma": -1.0, "dynatemp_range": 0.0, "mirostat": 0},
-    top_k="top_k",
+    repetition="repeat_penalty",
     ignores_eos=True,
     fields={
         "draft_n": DRAFTED,
@@ -129,7 +140,6 @@ TRTLLM = Engine(
     owners=("tensorrt_llm", "tensorrt-llm", "trtllm"),
     takes_ids=True,
     neutral={**FULL, "top_k": 0},
-    top_k="top_k",
     ignores_eos=True,
     fields={"avg_decoded_tokens_per_iter": PER_ROUND},
     facts={"/version": settings},
