@@ -63,6 +63,10 @@ class Plan(Settings):
     keep_prompts: bool = Field(default=True, description="write prompts and reference answers into the run folder")
     data_dir: str | None = None
     chat_template: bool = False
+    system_instruction: str | None = Field(
+        default=None, description="what every prompt begins with, as a system's words"
+    )
+    fewshot_as_multiturn: bool = Field(default=True, description="in a chat template, examples are turns of their own")
     prompts: str | None = Field(default=None, description="a file of prompts without scores, instead of tasks")
     trust_remote_code: bool = False
     allow_pickle: bool = False
@@ -207,7 +211,9 @@ def documents(
     else:
         named = dict.fromkeys(task) if task or not task_dir else config.tasks_of_folder(task_dir)
         lines = config.checked_lines([TaskLine(task=name) for name in named], None, task_dir, "--task")
-        made = SuiteSpec(name="-".join(line.task for line in lines), description="", tasks=lines)
+        groups = [name for name in named if not name.endswith((".yaml", ".yml")) and len(lines) > len(named)]
+        title = "-".join(groups or [line.task for line in lines])
+        made = SuiteSpec(name=title, description="", tasks=lines)
     if max_new_tokens:
         lines = tuple(line.model_copy(update={"max_new_tokens": max_new_tokens}) for line in made.tasks)
         made = made.model_copy(update={"tasks": lines})

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from specbench.base.errors import UserError, did_you_mean
 from specbench.base.untrusted import read_mapping
-from specbench.config import own_methods
+from specbench.config import lm_eval_tasks, own_methods
 from specbench.config.messages import wrong_value
 from specbench.config.own_tasks import resolved_line, tasks_of_folder
 from specbench.config.specs import (
@@ -142,15 +142,21 @@ def checked_lines(
 ) -> tuple[TaskLine, ...]:
     """The lines of a suite with what is known of tasks of the user: those in `task_dir`, and YAML relative to `home`.
 
+    Tasks, groups and tags of lm-eval that index.yaml does not have are read from lm-eval's own files.
+
     Raises:
-        UserError: a task does not exist, or two files hold tasks of one name.
+        UserError: a task does not exist or generates no text, or two files hold tasks of one name.
     """
     files = tasks_of_folder(task_dir) if task_dir else {}
-    checked = tuple(resolved_line(line, home, files, where) for line in lines)
+    resolved = [resolved_line(line, home, files, where) for line in lines]
+    known = (*files, *tasks())
+    checked = tuple(
+        each
+        for line in resolved
+        for each in ([line] if line.own or line.task in tasks() else lm_eval_tasks.lines_of(line, known))
+    )
     sources: dict[str, str | None] = {}
     for line in checked:
-        if line.own is None:
-            task_info(line.task, files)
         if sources.setdefault(line.task, line.file) != line.file:
             raise UserError(f"{where}: two different tasks are called {line.task}; rename the task of one file")
     return checked

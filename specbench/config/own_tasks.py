@@ -18,21 +18,26 @@ def own_task(path: Path, line: TaskLine | None = None) -> TaskLine:
 
     Its headline is the first metric under the first filter. Raises UserError if there is no task in the file.
     """
-    config = _config(path, 0)
+    config = config_of(path)
     if {"group", "class", "task_list"} & config.keys() or not isinstance(config.get("task"), str) or not config["task"]:
         raise UserError(f"{path} is not a single task of lm-eval: it needs `task: NAME`, no group, class or task_list")
+    base = line or TaskLine(task=config["task"])
+    info = info_of(config, str(path))
+    return base.model_copy(update={"task": config["task"], "file": str(path.resolve()), "own": info})
+
+
+def info_of(config: dict[str, Any], description: str) -> TaskInfo:
+    """What is known of a task by the keys of its YAML."""
     generation = config.get("generation_kwargs")
     most = generation.get("max_gen_toks") if isinstance(generation, dict) else None
     source = config.get("dataset_path")
-    info = TaskInfo(
-        description=str(path),
+    return TaskInfo(
+        description=description,
         hub=source if isinstance(source, str) and source not in LOCAL_FORMATS else None,
         data=None,
         metric=_headline(config),
         max_new_tokens=most if isinstance(most, int) and most > 0 else NEW_TOKENS,
     )
-    base = line or TaskLine(task=config["task"])
-    return base.model_copy(update={"task": config["task"], "file": str(path.resolve()), "own": info})
 
 
 def tasks_of_folder(folder: Path) -> dict[str, Path]:
@@ -68,7 +73,7 @@ def resolved_line(line: TaskLine, home: Path | None, files: dict[str, Path], whe
     return own_task(files[line.task], line) if line.task in files else line
 
 
-def _config(path: Path, depth: int) -> dict[str, Any]:
+def config_of(path: Path, depth: int = 0) -> dict[str, Any]:
     """The keys of a task's YAML, with those of the files that it includes; its own win, as in lm-eval."""
     if depth > MOST_INCLUDES:
         raise UserError(f"{path}: more than {MOST_INCLUDES} files include each other")
@@ -76,7 +81,7 @@ def _config(path: Path, depth: int) -> dict[str, Any]:
     includes = config.pop("include", [])
     merged: dict[str, Any] = {}
     for name in includes if isinstance(includes, list) else [includes]:
-        merged |= _config(path.parent / str(name), depth + 1)
+        merged |= config_of(path.parent / str(name), depth + 1)
     return merged | config
 
 

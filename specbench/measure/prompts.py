@@ -26,7 +26,7 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
     if plan.prompts:
         limits = {line.task: line.max_new_tokens or plan.info(line.task).max_new_tokens for line in plan.tasks}
         chat = _chat(pair) if pair and plan.chat_template and pair.tokenizer.chat_template else None
-        return PromptFile(Path(plan.prompts), list(limits), plan.limit, limits, chat)
+        return PromptFile(Path(plan.prompts), list(limits), plan.limit, limits, chat, plan.system_instruction)
     if plan.chat_template:
         assert pair
         if pair.tokenizer.chat_template is None:
@@ -45,6 +45,8 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
             tokenizer=lambda: str(model_folder(plan.pair.target, weights=False)),
             room=_room(plan, pair),
             run_code=code.may_run_code(plan),
+            system=plan.system_instruction,
+            multiturn=plan.fewshot_as_multiturn,
         )
     except (DataUnavailable, ValueError) as error:
         raise UserError(" ".join(str(error).split())) from None
@@ -81,11 +83,17 @@ def _choice(plan: Plan, line: TaskLine) -> TaskChoice:
 
 
 def _chat(pair: Pair) -> Callable[[list[dict[str, str]]], str]:
-    """The pair's chat template, from messages to a prompt that ends where the assistant's answer begins."""
+    """The pair's chat template, from messages to a prompt that ends where the assistant's answer begins.
+
+    A last message of the assistant is the beginning of the answer, as for lm-eval's `gen_prefix`.
+    """
 
     def chat(messages: list[dict[str, str]]) -> str:
+        begun = messages[-1]["role"] == "assistant"
         try:
-            return pair.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            return pair.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=not begun, continue_final_message=begun
+            )
         except TemplateError as error:
             raise UserError(f"the chat template of {pair.name} refuses a conversation: {brief(error)}") from None
 

@@ -73,8 +73,8 @@ def unaccepted(summary: pd.DataFrame) -> Iterator[str]:
         where = "" if len(none) == len(of_method) else f" on {' and '.join(dict.fromkeys(none.task))}"
         if len(none):
             yield (
-                f"{method}: not one drafted token was accepted{where}; if it drafts by a model or a head, check that these "
-                "belong to the target"
+                f"{method}: not one drafted token was accepted{where}; if it drafts by a model or a head, check that "
+                "these belong to the target"
             )
 
 

@@ -29,8 +29,8 @@ class Tasks:
         data_dir: folder of JSON Lines that replace hub data sets; None loads from the hub or its cache.
         limit: first documents of every task to keep; None keeps all.
         seed: seeds the draw of few-shot examples.
-        chat: turns messages (`role`, `content`) into a prompt that ends where the assistant's answer begins;
-            None leaves prompts as plain text.
+        chat: turns messages (`role`, `content`) into a prompt that ends where the assistant's answer begins, or
+            goes on; None leaves prompts as plain text.
         tokenizer: gives a tokenizer's folder, for tasks of lm-eval that make documents of some length (RULER).
         room: how many new tokens a prompt leaves; documents that leave none have no request. None: any number.
         run_code: True if tasks that are scored by running what a model wrote may be scored.
@@ -58,6 +58,8 @@ class Tasks:
         tokenizer: Callable[[], str] = str,
         room: Callable[[str], int] | None = None,
         run_code: bool = False,
+        system: str | None = None,
+        multiturn: bool = True,
     ) -> None:
         _check_own(task_folder)
         files = {choice.task: choice.file for choice in choices if choice.file}
@@ -73,7 +75,7 @@ class Tasks:
                 random.seed(seed)  # tasks that generate their documents draw from the global generator
                 task = load_task(manager, choice, task_folder, data_dir, tokenizer)
                 with quiet():
-                    self._instances[choice.task] = build_instances(task, choice, limit, seed, chat)
+                    self._instances[choice.task] = build_instances(task, choice, limit, seed, chat, system, multiturn)
                 self._loaded[choice.task] = task
         self._requests = [
             request for choice in choices for request in requests_of(choice, self._instances[choice.task], room)

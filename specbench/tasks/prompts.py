@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from specbench.base.hashes import short_hash
@@ -27,18 +28,27 @@ class PromptFile:
         max_new_tokens: by task, the limit of each answer to a prompt without one of its own.
         chat: turns messages (`role`, `content`) into a prompt that ends where the assistant's answer begins; None joins
             texts as they are, with a blank line between an answer and the next turn.
+        system: the system prompt of those that have none of their own.
 
     Raises:
         UserError: the file cannot be read, or has other tasks than `tasks` now.
     """
 
     def __init__(
-        self, path: Path, tasks: Sequence[str], limit: int | None, max_new_tokens: Mapping[str, int], chat: Chat | None
+        self,
+        path: Path,
+        tasks: Sequence[str],
+        limit: int | None,
+        max_new_tokens: Mapping[str, int],
+        chat: Chat | None,
+        system: str | None = None,
     ) -> None:
         by_task: dict[str, list[Prompt]] = {}
         read = read_file(path)
         self.unread = read.unread  # by key, how many lines have it
         for prompt in read.prompts:
+            if system and not any(role == "system" for role, _ in prompt.before):
+                prompt = replace(prompt, before=(("system", system), *prompt.before))
             by_task.setdefault(prompt.task, []).append(prompt)
         if list(by_task) != list(tasks):
             raise UserError(f"{path} has other categories than when the run began; put the old file back, or run again")

@@ -34,7 +34,13 @@ class Request:
 
 
 def build_instances(
-    task: Any, choice: TaskChoice, limit: int | None, seed: int, chat: Callable[[list[dict[str, str]]], str] | None
+    task: Any,
+    choice: TaskChoice,
+    limit: int | None,
+    seed: int,
+    chat: Callable[[list[dict[str, str]]], str] | None,
+    system: str | None = None,
+    multiturn: bool = True,
 ) -> list[Any]:
     """Have an lm-eval Task build its prompts; returns its Instances, one a document. Arguments as in `Tasks`."""
     task.set_fewshot_seed(seed)
@@ -42,7 +48,8 @@ def build_instances(
         task.build_all_requests(
             limit=limit,
             apply_chat_template=chat is not None,
-            fewshot_as_multiturn=chat is not None,  # as the lm_eval command does
+            fewshot_as_multiturn=chat is not None and multiturn,  # as the lm_eval command does
+            system_instruction=system,
             chat_template=None if chat is None else _chat_template(chat),
         )
     instances: list[Any] = task.instances
@@ -85,11 +92,9 @@ def _enough_shots(choice: TaskChoice) -> Iterator[None]:
 
 
 def _chat_template(chat: Callable[[list[dict[str, str]]], str]) -> Callable[..., str]:
-    """`chat` as lm-eval calls it; a last assistant message that the model should continue is appended as text."""
+    """`chat` as lm-eval calls it; a last message of the assistant is the beginning of the answer."""
 
     def template(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        if add_generation_prompt:
-            return chat(messages)
-        return chat(messages[:-1]) + messages[-1]["content"]
+        return chat(messages)
 
     return template

@@ -246,8 +246,8 @@ def test_chat_template_once_a_document(folder: Path) -> None:
 
 def test_prefix_of_the_answer_follows_the_chat_prompt(folder: Path) -> None:
     (folder / "tasks" / "echo.yaml").write_text(ECHO + 'gen_prefix: "Sure:"\n')
-    suite = tasks(folder, choice("echo"), limit=1, chat=lambda messages: f"<{len(messages)}>")
-    assert suite.requests()[0].prompt == "<1>Sure:"
+    suite = tasks(folder, choice("echo"), limit=1, chat=lambda messages: f"<{len(messages)}>{messages[-1]['content']}")
+    assert suite.requests()[0].prompt == "<2>Sure:"
 
 
 def test_own_task_wins_over_lm_eval(folder: Path) -> None:

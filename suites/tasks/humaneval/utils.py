@@ -14,3 +14,8 @@ def score(doc: dict[str, str], results: list[list[str]]) -> dict[str, float]:
 def build_programs(resps: list[list[str]], docs: list[dict[str, str]]) -> list[list[str]]:
     """Put the prompt before every response of each document."""
     return [[doc["prompt"] + response for response in responses] for responses, doc in zip(resps, docs, strict=True)]
+
+
+def build_programs_of_block(resps: list[list[str]], docs: list[dict[str, str]]) -> list[list[str]]:
+    """The same of responses that go on with a block of code, up to where it is closed."""
+    return build_programs([[response.partition("```")[0] for response in responses] for responses in resps], docs)
