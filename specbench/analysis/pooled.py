@@ -10,6 +10,7 @@ import pandas as pd
 from specbench.analysis import answers, asked, metrics, roofline, totals, workers
 from specbench.analysis.alike import check_alike, method_labels, pair_labels
 from specbench.config import UserError
+from specbench.results.importers.conditions import differences
 from specbench.results.stored import StoredRun
 
 SETUP = ["pair", "sampling"]
@@ -30,6 +31,7 @@ class Measured:
     baselines: dict[str, str]  # by method; a method without a baseline has no entry
     totals: dict[tuple[str, ...], list[dict[str, Any]]]  # of servers, by ROW
     mismatches: list[str]  # differences that the user allowed, and facts that imported runs lack
+    conditions: dict[str, dict[str, Any]]  # by method of imported runs, what their files say of how they measured
     imported: frozenset[int]  # runs, by their number, whose methods did not take turns on one machine for all we know
 
     @cached_property
@@ -38,10 +40,16 @@ class Measured:
         return {key: part.droplevel(ROW) for key, part in self.counts.groupby(level=ROW, sort=False)}
 
     def against(self, baseline: str | None) -> "Measured":
-        """A copy with one baseline for all methods, or with none. Raises UserError if there is no such method."""
+        """A copy with one baseline for all methods that compare with it, or with none.
+
+        Imported methods whose files say that they were measured otherwise have none. Raises UserError if there is no
+        such method.
+        """
         if baseline is not None and baseline not in self.methods:
             raise UserError(f"no method {baseline!r} in these runs; there are {', '.join(self.methods)}")
-        return replace(self, baselines=dict.fromkeys(self.methods, baseline) if baseline else {})
+        base = self.conditions.get(baseline or "", {})
+        alike = [name for name in self.methods if not differences(self.conditions.get(name, {}), base)]
+        return replace(self, baselines=dict.fromkeys(alike, baseline) if baseline else {})
 
     def joined(self, method: str, parts: Mapping[str, str]) -> "Measured":
         """A copy with one more method: on each task of `parts` what the method there measured."""
@@ -122,9 +130,21 @@ def measured(
         metric=metric,
         baselines=baselines,
         totals=of_servers,
+        conditions=_conditions(runs, labels),
         mismatches=mismatches,
         imported=frozenset(number for number, run in enumerate(runs) if run.manifest.get("imported") is not None),
     )
+
+
+def _conditions(runs: Sequence[StoredRun], labels: Sequence[dict[str, str]]) -> dict[str, dict[str, Any]]:
+    """What the files of imported methods say of how they were measured, by label."""
+    told: dict[str, dict[str, Any]] = {}
+    for run, by_name in zip(runs, labels, strict=True):
+        files = (run.manifest.get("imported") or {}).get("files") or []
+        for file in files if isinstance(files, list) else []:
+            if isinstance(file, dict) and file.get("method") in by_name and isinstance(file.get("conditions"), dict):
+                told[by_name[file["method"]]] = file["conditions"]
+    return told
 
 
 def _baselines(runs: Sequence[StoredRun], labels: Sequence[dict[str, str]]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from specbench.engine.types import Sampling
 from specbench.measure.conversations import Conversations
 from specbench.measure.sample import Rows, beginning
 from specbench.measure.work import Work
+from specbench.results.text_rounds import text_rounds
 from specbench.servers.adapters import evidence
 from specbench.servers.client import Client
 from specbench.servers.evidence import STEPS, Evidence, fits
@@ -233,12 +234,5 @@ def round_rows(key: dict[str, Any], evidence: Evidence, tokens: int | None) -> l
         return []
     if evidence.kind != STEPS or not evidence.accepted or evidence.drafted is None:
         return [key | {"round": 1, "drafted": None, "accepted": None, "committed": None}]
-    over = None if tokens is None else sum(n + 1 for n in evidence.accepted) - (tokens - 1)
-    known = over is not None and 0 <= over <= evidence.accepted[-1]
-    rows: list[dict[str, Any]] = []
-    for number, (drafted, accepted) in enumerate(zip(evidence.drafted, evidence.accepted, strict=True), 1):
-        row = {"round": number, "drafted": drafted, "accepted": accepted, "rescued": 0, "target_forwards": 1}
-        rows.append(key | row | {"committed": accepted + 1 if known else None, "truncated": 0 if known else None})
-    if known and over:
-        rows[-1] |= {"committed": evidence.accepted[-1] + 1 - over, "truncated": over}
-    return rows
+    told = text_rounds(evidence.drafted, evidence.accepted, tokens)
+    return [key | {"round": number, "rescued": 0} | row for number, row in enumerate(told, 1)]

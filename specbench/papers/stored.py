@@ -72,5 +72,6 @@ def measured_of(rows: pd.DataFrame) -> pooled.Measured:
         baselines=baselines,
         totals={},
         mismatches=[],
+        conditions={},
         imported=frozenset(),
     )

@@ -42,7 +42,7 @@ class Engine:
     facts: Mapping[str, Read] = field(default_factory=dict)  # by the address at which it tells of itself
 
     def sampling(self, chosen: Sampling) -> dict[str, Any]:
-        """The fields of a request that say how tokens are chosen; what is set is named even to an engine that lacks it."""
+        """The fields of a request that say how tokens are chosen; settings are named to engines that lack them, too."""
         fields = {"temperature": chosen.temperature, **self.neutral}
         penalties = {self.repetition: chosen.repetition_penalty, "presence_penalty": chosen.presence_penalty}
         penalties |= {"frequency_penalty": chosen.frequency_penalty}

@@ -444,3 +444,50 @@ def test_rounds_of_vllm_are_simulated_if_their_order_is_known(tmp_path):
     odd = jsonl(tmp_path / "odd.jsonl", response(20, 100.0, 900.0, detailed([3, 3, 3], [2, 0, 3])))
     with pytest.raises(UserError, match="odd: the imported file does not record each round's committed"):
         simulate(StoredRun(import_vllm([odd], out=tmp_path / "odd")), given="t_draft=1,t_target=10")
+
+
+OF_RUN = {"model_id": "org/one", "tokenizer_id": "org/one", "max_concurrency": 1, "request_rate": "inf"}
+OTHERWISE = {
+    "model": {"model_id": "org/other"},
+    "tokenizer": {"tokenizer_id": "org/other"},
+    "concurrency": {"max_concurrency": 16},
+    "rate": {"request_rate": 4.0},
+    "data": {"dataset_name": "sharegpt"},
+    "options": {"temperature": 0.7},
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_files_that_were_measured_otherwise_are_not_divided(name, tmp_path):
+    both = OF_RUN | {"dataset_name": "random", "temperature": 0.0}
+    plain = jsonl(tmp_path / "plain.json", PLAIN | both)
+    mine = jsonl(tmp_path / "mine.json", PLAIN | both | OTHERWISE[name])
+    with pytest.raises(UserError, match=rf"mine.json differ in {name} .*--allow-mismatch {name}$"):
+        import_vllm([mine], plain, out=tmp_path / "run")
+    folder = import_vllm([mine], plain, out=tmp_path / "allowed", allowed=[name])
+    assert any(f"MISMATCH allowed, plain.json / mine.json: {name}" in line for line in warned(folder))
+    assert jsonl(tmp_path / "same.json", PLAIN | both) and import_vllm(
+        [tmp_path / "same.json"], plain, out=tmp_path / "same"
+    )
+
+
+def warned(folder):
+    return StoredRun(folder).manifest["imported"]["warnings"]
+
+
+def test_files_that_were_measured_otherwise_stand_side_by_side(tmp_path):
+    """Without a baseline nothing is divided, and `--against` divides only what is alike."""
+    paths = [
+        jsonl(tmp_path / f"{name}.json", PLAIN | OF_RUN | {"model_id": name}) for name in ("large", "large2", "small")
+    ]
+    paths[1].write_text(paths[0].read_text())
+    run = StoredRun(import_vllm(paths, out=tmp_path / "run"))
+    assert any("large.json / small.json: model" in line for line in warned(run.folder))
+    against = pooled.measured([run]).against("large")
+    assert against.baselines == {"large": "large", "large2": "large"}
+
+
+def test_a_file_of_several_models_is_refused(tmp_path):
+    mixed = jsonl(tmp_path / "a.json", PLAIN | OF_RUN, PLAIN | OF_RUN | {"model_id": "org/other"})
+    with pytest.raises(UserError, match="entry 2 is of another model"):
+        import_vllm([mixed], out=tmp_path / "run")

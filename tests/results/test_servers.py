@@ -69,8 +69,43 @@ def test_what_grew_between_two_scrapes(tmp_path):
     row = rows(tmp_path / "run").loc[("vllm", "mtp")]
     assert row.tau == pytest.approx(1 + 12 / 8) and row.acceptance_rate == pytest.approx(12 / 24)
     assert depths(tmp_path / "run").joint_accept.tolist() == pytest.approx([6 / 8, 4 / 8, 2 / 8])
-    with pytest.raises(UserError, match=r"before.txt counts less than .*after.txt: the server was restarted"):
+    with pytest.raises(UserError, match=r'before.txt has no .*engine="1".*, which .*after.txt has'):
         import_vllm([before], out=tmp_path / "wrong", before=after)
+
+
+def restarted(path, counts, created):
+    """The scrape of two engines, of which the first began again: its counters are lower, and the second's higher."""
+    text = scrape(
+        path, counts, {name: [2 * n for n in v] if isinstance(v, list) else 2 * v for name, v in SECOND.items()}
+    )
+    lines = text.read_text().splitlines()
+    mine = [f"{line.split()[0]} {created}" if '_created{engine="0"' in line else line for line in lines]
+    path.write_text("\n".join(mine) + "\n")
+    return path
+
+
+LOWER = {"drafts": 4, "draft_tokens": 12, "accepted_tokens": 9, "by_position": [4, 3, 2]}
+
+
+def test_a_counter_that_began_again_counts_from_then_on(tmp_path):
+    """4 rounds and 9 of 12 accepted since the restart of one engine, and 8 with 12 of 24 of the other."""
+    before = scrape(tmp_path / "before.txt", FIRST, SECOND)
+    after = restarted(tmp_path / "after.txt", LOWER, 1.8e9)
+    result = call("import", "vllm", after, "--before", before, "--out", tmp_path / "run")
+    assert result.exit_code == 0 and "engine 0 was restarted" in " ".join(result.output.split())
+    row = rows(tmp_path / "run").loc[("vllm", "after")]
+    assert row.tau == pytest.approx(1 + 21 / 12) and row.acceptance_rate == pytest.approx(21 / 36)
+
+
+@pytest.mark.parametrize("created", [True, False])
+def test_a_counter_that_fell_is_refused_if_nothing_says_when_it_began(tmp_path, created):
+    """Together both engines count more than before, which one alone does not."""
+    before, after = scrape(tmp_path / "before.txt", FIRST, SECOND), restarted(tmp_path / "after.txt", LOWER, 1.79e9)
+    if not created:
+        for path in (before, after):
+            path.write_text("".join(line for line in path.open() if "_created" not in line))
+    with pytest.raises(UserError, match=r'engine="0".* counts less in .*after.txt than in .*before.txt'):
+        import_vllm([after], out=tmp_path / "run", before=before)
 
 
 def test_each_model_of_a_scrape_is_a_method(tmp_path):
@@ -123,7 +158,7 @@ def test_a_scrape_before_goes_with_a_scrape(tmp_path):
     with pytest.raises(UserError, match="import several one by one"):
         import_vllm([path, path], out=tmp_path / "run", before=path)
     other = scrape(tmp_path / "b.txt", FIRST, model="other")
-    with pytest.raises(UserError, match=r"has no counters of 'other', which .*b.txt has"):
+    with pytest.raises(UserError, match=r'has no .*model_name="other".*, which .*b.txt has'):
         import_vllm([path], out=tmp_path / "run", before=other)
     refused = call("import", "spec-bench", path, "--before", path)
     assert refused.exit_code == 2 and "--before is for vllm" in " ".join(refused.output.split())

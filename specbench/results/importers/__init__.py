@@ -70,6 +70,7 @@ def import_vllm(
     pair: str = "vllm",
     out: Path | None = None,
     before: Path | None = None,
+    allowed: Sequence[str] = (),
 ) -> Path:
     """The same for vLLM's files; by default a method is named after its file, or as the file names it.
 
@@ -77,4 +78,4 @@ def import_vllm(
     """
     if before and len(files) != 1:
         raise UserError("--before goes with a single later scrape; import several one by one")
-    return write("vllm", lambda path: vllm.read(path, before), files, baseline, method, pair, out)
+    return write("vllm", lambda path: vllm.read(path, before), files, baseline, method, pair, out, allowed)

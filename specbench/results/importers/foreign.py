@@ -18,6 +18,7 @@ from specbench.base.untrusted import decoded, parse_json, read_bytes
 from specbench.config import MethodSpec, ModelSpec, PairSpec, Settings, TaskLine, UserError
 from specbench.plan import Plan
 from specbench.results import records
+from specbench.results.importers.conditions import unlike
 
 BASELINE = "vanilla"
 MOST_BYTES, MOST_VALUES = 2**29, 20_000_000  # of a file
@@ -47,6 +48,7 @@ class Figures:
     totals: list[Row] = field(default_factory=list)
     origin: dict[str, str] = field(default_factory=dict)  # `host`, `began` and `ended`, as far as they are told
     ordered: bool = True  # the rounds stand in the order of their texts
+    conditions: dict[str, Any] = field(default_factory=dict)  # what must agree in files that are compared
 
     def add(self, task: str, doc_id: int, repeat: int, sample: Row, rounds: Sequence[Row]) -> None:
         """Add a sample and its rounds after the prefill.
@@ -95,8 +97,12 @@ def write(
     method: str | None,
     pair: str,
     out: Path | None,
+    allowed: Sequence[str] = (),
 ) -> Path:
-    """Read files, make a run folder of them, and print warnings. If it raises UserError, nothing is written."""
+    """Read files, make a run folder of them, and print warnings. If it raises UserError, nothing is written.
+
+    `allowed` are conditions in which the files may differ.
+    """
     if not files:
         raise UserError("no file to import")
     if method and len(files) > 1:
@@ -114,6 +120,7 @@ def write(
             )
         parts[name] = figures
     warnings = [line for figures in parts.values() for line in figures.warnings]
+    warnings += unlike(list(parts.values()), baseline is not None, allowed)
     if baseline:
         warnings += [line for name in list(parts)[1:] if (line := _unpaired(name, parts[name], parts[BASELINE]))]
     folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{kind}-{'-'.join(parts).replace('/', '_')}"
@@ -179,7 +186,7 @@ def _manifest(kind: str, pair: str, parts: dict[str, Figures], warnings: list[st
     )
     files = [
         {"method": name, "file": figures.path.name, "sha256": figures.sha256}
-        | {"totals": figures.totals, "ordered": figures.ordered, **figures.origin}
+        | {"totals": figures.totals, "ordered": figures.ordered, "conditions": figures.conditions, **figures.origin}
         for name, figures in parts.items()
     ]
     return {

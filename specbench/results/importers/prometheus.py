@@ -3,13 +3,15 @@
 import math
 import re
 from collections import defaultdict
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specbench.base.untrusted import brief
 from specbench.config import UserError
 from specbench.results.importers.foreign import Figures, Row, text_of
 
 SAMPLE = re.compile(
-    r"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens_per_pos|accepted_tokens)(?:_total)?"
+    r"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens_per_pos|accepted_tokens)(_total|_created)?"
     r"(?:\{(.*)\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t]*$"
 )
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -17,6 +19,7 @@ BY_POSITION = "accepted_tokens_per_pos"
 MOST_POSITIONS = 1000  # of a draft
 MOST_MODELS = 100
 
+Key = tuple[str, frozenset[tuple[str, str]]]  # a counter's name and labels
 Counters = dict[tuple[str, int | None], float]  # by name, and by position of a draft from 0 where there is one
 
 
@@ -28,44 +31,86 @@ def is_scrape(text: str) -> bool:
 def read(path: Path, text: str, digest: str, before: Path | None) -> list[Figures]:
     """The totals of each model in a scrape, less those of the scrape `before`; engines of one model are added up.
 
-    A single model is named after the file. Raises UserError for a scrape without counters, and if one is now smaller.
+    A single model is named after the file. A counter that began again in between counts from then
+    on, with a warning.
+
+    Raises:
+        UserError: there are no counters, or one is smaller now and the scrapes do not say when it began.
     """
-    now, earlier = counters(path, text), counters(before, text_of(before)[0]) if before else {}
-    if strange := [model for model in earlier if model not in now]:
-        raise UserError(f"{path} has no counters of {strange[0]!r}, which {before} has: are they of the same server?")
+    now, earlier = scraped(path, text), scraped(before, text_of(before)[0]) if before else {}
+    if gone := next((key for key in earlier if key not in now), None):
+        raise UserError(
+            f"{path} has no {_name(gone)}, which {before} has: are they of the same server, and are all its engines up?"
+        )
+    by_model: dict[str, Counters] = defaultdict(lambda: defaultdict(float))
+    began: set[str] = set()
+    for key, series in now.items():
+        old = earlier.get(key)
+        anew = old is not None and old.created is not None and series.created != old.created
+        if old and not anew and series.value < old.value:
+            raise UserError(
+                f"{_name(key)} counts less in {path} than in {before}: the server or an engine of it was restarted, or "
+                "the files are swapped; take both scrapes while it runs"
+            )
+        began |= {_engine(key)} if anew else set()
+        model, name = dict(key[1]).get("model_name", ""), key[0]
+        by_model[model][name, series.position] += series.value - (old.value if old and not anew else 0.0)
     figures = []
-    for model, values in now.items():
-        old = earlier.get(model, {})
-        grown = {key: value - old.get(key, 0.0) for key, value in values.items()}
-        if any(value < 0 for value in grown.values()) or any(key not in values for key in old):
-            raise UserError(f"{path} counts less than {before}: the server was restarted, or the files are swapped")
-        totals = [_totals(grown, f"{path}")]
-        figures.append(Figures(path, digest, model if len(now) > 1 else path.stem, totals=totals))
+    for model, values in by_model.items():
+        totals = [_totals(dict(values), f"{path}")]
+        figures.append(Figures(path, digest, model if len(by_model) > 1 else path.stem, totals=totals))
+        figures[-1].conditions = {"model": {"model_name": model}} if model else {}
+    if began:
+        figures[0].warnings.append(
+            f"{path.name}: {', '.join(sorted(began))} was restarted after {before}; what it counted before that is lost"
+        )
     return figures
 
 
-def counters(path: Path, text: str) -> dict[str, Counters]:
-    """The counters of each model in a scrape. Raises UserError if there are none, or values that no counter has."""
-    seen: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
-    by_model: dict[str, Counters] = defaultdict(lambda: defaultdict(float))
+@dataclass(frozen=True)
+class Series:
+    """A counter of one engine and model."""
+
+    value: float
+    position: int | None  # of a draft, from 0
+    created: float | None  # when it began, in Unix seconds, if the scrape says so
+
+
+def scraped(path: Path, text: str) -> dict[Key, Series]:
+    """The counters in a scrape, by name and labels. Raises UserError if there are none, or impossible values."""
+    seen: dict[Key, Series] = {}
+    created: dict[Key, float] = {}
+    models: set[str] = set()
     for number, line in enumerate(text.splitlines(), 1):
         if not (match := SAMPLE.match(line)):
-            continue  # a comment, another metric, or the time at which a counter was created
-        where, (name, labels, written) = f"{path}, line {number}", match.groups()
+            continue  # a comment, or another metric
+        where, (name, end, labels, written) = f"{path}, line {number}", match.groups()
         known = dict(LABEL.findall(labels or ""))
-        value = _value(written, where)
-        series = (name, frozenset(known.items()))
-        if series in seen:
-            if seen[series] != value:
+        key, value = (name, frozenset(known.items())), _value(written, where)
+        if end == "_created":
+            created[key] = value
+            continue
+        if key in seen:
+            if seen[key].value != value:
                 raise UserError(f"{where}: the same counter is there twice; give one scrape a file")
             continue  # with and without _total
-        seen[series] = value
-        by_model[known.get("model_name", "")][name, _position(known, where) if name == BY_POSITION else None] += value
-    if not by_model:
+        seen[key] = Series(value, _position(known, where) if name == BY_POSITION else None, None)
+        models.add(known.get("model_name", ""))
+    if not seen:
         raise UserError(f"{path} has no vllm:spec_decode_num_… counters; does its server draft (--speculative-config)?")
-    if len(by_model) > MOST_MODELS:
+    if len(models) > MOST_MODELS:
         raise UserError(f"{path} has counters of more than {MOST_MODELS} models; is it another kind of file?")
-    return {model: dict(values) for model, values in by_model.items()}
+    return {key: replace(series, created=created.get(key)) for key, series in seen.items()}
+
+
+def _name(key: Key) -> str:
+    """A series as it stands in a scrape, in short."""
+    labels = ",".join(f'{name}="{value}"' for name, value in sorted(key[1]))
+    return brief(f"vllm:spec_decode_num_{key[0]}{{{labels}}}")
+
+
+def _engine(key: Key) -> str:
+    return f"engine {brief(dict(key[1]).get('engine', '0'))}"
 
 
 def _value(written: str, where: str) -> float:

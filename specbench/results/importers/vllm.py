@@ -7,8 +7,9 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from specbench.config import UserError, validated
-from specbench.results.importers import acceptance, origin, prometheus, vllm_bench
+from specbench.results.importers import acceptance, conditions, origin, prometheus, vllm_bench
 from specbench.results.importers.foreign import Count, Entry, Figures, Row, Seconds, entries, text_of
+from specbench.results.text_rounds import text_rounds
 
 MOST_ROUNDS = 10**6  # of a response
 
@@ -94,6 +95,8 @@ def read(path: Path, before: Path | None = None) -> list[Figures]:
 def _responses(path: Path, objects: list[tuple[str, Row]], digest: str) -> Figures:
     figures = Figures(path, digest, path.stem)
     figures.origin = origin.span(entry.get("created") for _, entry in objects)
+    models = [{"model": {"model": entry["model"]}} for _, entry in objects if isinstance(entry.get("model"), str)]
+    figures.conditions = conditions.merged(models, f"{path}")
     responses = [(where, validated(Response, entry, where)) for where, entry in objects]
     if not any(response.metrics for _, response in responses):
         raise UserError(
@@ -117,7 +120,8 @@ def _responses(path: Path, objects: list[tuple[str, Row]], digest: str) -> Figur
     if unclear:
         figures.warnings.append(
             f"{path.name}: in {unclear} of {len(responses)} responses the rounds do not add up to completion_tokens "
-            "(some had no draft, or the text was cut): their tokens per round are not known, and tau is not"
+            "(some had no draft, or the text was cut): their tokens per round are not known, and tau is not; what they "
+            "accepted after the end of a text counts as accepted"
         )
     return figures
 
@@ -127,15 +131,8 @@ def _rounds(speculation: Speculation | None, completion: int | None) -> list[Row
     rounds = speculation.rounds() if speculation else []
     if not rounds or speculation is None:
         return []
-    over = None if completion is None else sum(accepted + 1 for _, accepted in rounds) - (completion - 1)
-    known = over == 0 or (speculation.ordered and over is not None and 0 < over <= rounds[-1][1])
-    rows: list[Row] = []
-    for drafted, accepted in rounds:
-        row: Row = {"drafted": drafted, "accepted": accepted, "target_forwards": 1}
-        rows.append(row | {"committed": accepted + 1 if known else None, "truncated": 0 if known else None})
-    if known and over:
-        rows[-1] |= {"committed": rounds[-1][1] + 1 - over, "truncated": over}
-    return rows
+    drafted, accepted = zip(*rounds, strict=True)
+    return text_rounds(drafted, accepted, completion, speculation.ordered)
 
 
 def _text(choices: list[Row]) -> Row:

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, create_model, model_validator
 
 from specbench.config import UserError, validated
-from specbench.results.importers import origin
+from specbench.results.importers import conditions, origin
 from specbench.results.importers.foreign import Count, Entry, Figures, Row, Seconds
 
 # Seconds are the client's, in ms: time to first token, time per output token, between tokens, and of the whole request.
@@ -40,6 +40,7 @@ def read(path: Path, objects: Sequence[tuple[str, Row]], digest: str) -> Figures
     """The figures in a file with one or more results; without --save-detailed they are totals alone."""
     figures = Figures(path, digest, path.stem)
     figures.origin = origin.local_date(objects[-1][1].get("date")) | origin.host(objects[-1][1])
+    figures.conditions = conditions.merged([conditions.of(entry) for _, entry in objects], f"{path}")
     detailed = ["itls" in entry for _, entry in objects]
     if any(detailed) and not all(detailed):
         raise UserError(
