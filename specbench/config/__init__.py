@@ -28,7 +28,9 @@ from specbench.config.own_tasks import tasks_of_folder as tasks_of_folder
 from specbench.config.prompts import prompt_lines as prompt_lines
 from specbench.config.specs import BATCHED as BATCHED
 from specbench.config.specs import BUNDLED as BUNDLED
+from specbench.config.specs import CACHED as CACHED
 from specbench.config.specs import MOST_VARIANTS as MOST_VARIANTS
+from specbench.config.specs import PACKAGED as PACKAGED
 from specbench.config.specs import RUNTIMES as RUNTIMES
 from specbench.config.specs import WEIGHTS as WEIGHTS
 from specbench.config.specs import MemberSpec as MemberSpec

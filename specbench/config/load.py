@@ -14,6 +14,8 @@ from specbench.config.messages import wrong_value
 from specbench.config.own_tasks import resolved_line, tasks_of_folder
 from specbench.config.specs import (
     BUNDLED,
+    CACHED,
+    PACKAGED,
     WEIGHTS,
     MemberSpec,
     MethodLine,
@@ -64,7 +66,7 @@ def own_pair(target: str, draft: str | None = None) -> PairSpec:
     """
     models = {"target": target} | ({"draft": draft} if draft else {})
     specs = {role: ModelSpec(model=_located(role, name), dtype="auto") for role, name in models.items()}
-    short = [Path(model.model).name or model.model for model in specs.values()]
+    short = [Path(model.model).name.removesuffix(".gguf") or model.model for model in specs.values()]
     described = ",".join(f"{role}={name}" for role, name in models.items())
     name = "-".join(dict.fromkeys(short))
     name = f"own-{name}" if name in names("pairs") else name
@@ -111,16 +113,16 @@ def _located(role: str, name: str) -> str:
     path = Path(name).expanduser()
     if not name or "\0" in name:
         raise UserError(f"--{role} {name!r}: give a folder with a model, or a name on the hub")
-    if name.startswith(BUNDLED):
+    if name.startswith((BUNDLED, PACKAGED, CACHED)):
         return name
     try:
-        if path.is_dir():
+        if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
             return str(path.resolve())
         there = path.exists()
     except OSError:
         there = False
     if there:
-        raise UserError(f"--{role} {name}: it is a file; give the folder with the model's config.json and weights")
+        raise UserError(f"--{role} {name}: it is a file; give a GGUF file, or the folder with config.json and weights")
     if name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1:
         raise UserError(f"--{role} {name}: no such folder")
     return name

@@ -12,6 +12,7 @@ from specbench.base.hashes import short_hash
 RUNTIMES = ("eager", "static", "graph", "openvino", "auto")  # ways to compute forwards; auto picks the fastest here
 BATCHED = ("eager", "static")  # those that compute several texts at once
 BUNDLED = "bundled:"
+PACKAGED, CACHED = "package:", "cache:"  # a GGUF file in an installed package, or in specbench's cache
 Scheme = Literal["int8", "int4", "fp8"]
 WEIGHTS = get_args(Scheme)  # what weights can be quantised to on loading
 MOST_VARIANTS = 1000  # methods of one run, by all combinations of their settings' values
@@ -24,8 +25,10 @@ class Settings(BaseModel):
 
 
 class ModelSpec(Settings):
-    model: str = Field(description="hub name, folder, or bundled:NAME")
+    model: str = Field(description="hub name, folder, GGUF file, package:NAME/FILE.gguf, or bundled:NAME")
     revision: str = "main"
+    sha256: str | None = Field(default=None, description="of a GGUF file; another one is refused")
+    obtain: str = Field(default="", description="the command that brings a GGUF file, named where it is missing")
     dtype: str = "bfloat16"
     adapter: str | None = Field(default=None, description="LoRA adapters: folder or hub name")
     merge: bool = Field(default=True, description="add the adapters to the weights on loading; false: keep them apart")

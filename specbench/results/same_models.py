@@ -10,6 +10,8 @@ CONTENT = {
     "parameters": "number of parameters",
     "dtype": "dtype",
     "attention": "attention",
+    "file_sha256": "GGUF file",
+    "quantization": "quantisation of the GGUF file",
     "weights_hash": "weights",
     "tokenizer_hash": "vocabulary",
     "shared_tokens": "tokens shared with the target",

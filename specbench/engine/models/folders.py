@@ -6,16 +6,22 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+import torch
+
 from specbench import permissions
 from specbench.base import hub
 from specbench.base.untrusted import BRIEF, brief, is_file, read_object
 from specbench.config import BUNDLED as BUNDLED_PREFIX
 from specbench.config import SUITES, ModelSpec, UserError
+from specbench.engine.models.gguf_files import gguf_file, gguf_folder, is_gguf
 
 BUNDLED = SUITES / "pairs" / "weights"
 REVISION = re.compile(r"(?!.*\.\.)[\w.][\w./+-]*")  # a branch, tag or commit; the hub's client builds a path from it
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-NEEDED = "give a folder with config.json and safetensors weights, or a hub name on a machine that reaches the hub"
+NEEDED = (
+    "give a folder with config.json and safetensors weights, a GGUF file, or a hub name on a machine that reaches the "
+    "hub"
+)
 SINGLE, INDEX = "model.safetensors", ".safetensors.index.json"
 PICKLED = ("pytorch_model*.bin", "pytorch_model*.bin.index.json")
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")  # as peft saves LoRA adapters
@@ -31,7 +37,9 @@ SMALL = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py")
 
 
 def location(name: str) -> str:
-    """The folder of a model, or its name on the hub. Raises UserError for an unknown bundled model."""
+    """The folder or the GGUF file of a model, or its name on the hub. Raises UserError for one that is not there."""
+    if is_gguf(name):
+        return str(gguf_file(ModelSpec(model=name)))
     if name.startswith(BUNDLED_PREFIX):
         folder = name.removeprefix(BUNDLED_PREFIX)
         if folder not in (bundled := sorted(path.name for path in BUNDLED.iterdir() if path.is_dir())):
@@ -40,18 +48,20 @@ def location(name: str) -> str:
     return str(Path(name).expanduser()) if Path(name).expanduser().exists() else name
 
 
-def model_folder(spec: ModelSpec, weights: bool = True, pickles: bool = False) -> Path:
-    """The folder of a model, checked: its own, a bundled one, or that of the hub's local cache.
+def model_folder(
+    spec: ModelSpec, weights: bool = True, pickles: bool = False, dtype: torch.dtype | None = None
+) -> Path:
+    """The folder of a model, checked: its own, a bundled one, that of the hub's local cache, or that of a GGUF file.
 
     What the cache lacks is fetched, if this command line permits it; of the weights nothing if `weights` is False, and
-    pickled ones only if `pickles` is True and there are no others.
+    pickled ones only if `pickles` is True and there are no others. A GGUF file is dequantised to `dtype`, once.
 
     Raises:
         UserError: there is no such model, it must not be fetched, or its folder holds what is never read.
     """
     if not REVISION.fullmatch(spec.revision):
         raise UserError(f"{spec.model}: {spec.revision!r} is not a revision; give a branch, a tag or a commit")
-    folder = Path(location(spec.model))
+    folder = gguf_folder(spec, dtype, weights) if is_gguf(spec.model) else Path(location(spec.model))
     if not folder.exists():
         folder = _of_hub(spec, weights, pickles)
     elif not folder.is_dir():

@@ -16,6 +16,7 @@ from transformers import (
 from specbench.base.hub import offline
 from specbench.config import ModelSpec, UserError
 from specbench.engine.models.folders import NEEDED, model_folder
+from specbench.engine.models.gguf_files import gguf_facts
 from specbench.engine.models.quantize import brought_words, needed_package, quantized
 from specbench.engine.models.whole import check_whole
 
@@ -43,8 +44,8 @@ def load_model(
 
     Raises UserError.
     """
-    where = model_folder(spec, pickles=allow_pickle)
     chosen = type_of(spec, device, dtype)
+    where = model_folder(spec, pickles=allow_pickle, dtype=chosen)
     try:
         with offline():
             settings = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
@@ -79,7 +80,7 @@ def load_model(
         raise UserError(f"cannot load {spec.model}: {reason} -- {NEEDED}") from None
     if not hasattr(model, "hf_device_map"):
         model = model.to(device)
-    facts = {"weights": words} if (words := brought_words(model)) else {}
+    facts = gguf_facts(where) | ({"weights": words} if (words := brought_words(model)) else {})
     if spec.adapter:
         from specbench.engine.models.adapters import adapted  # here, as peft takes a second to import
 

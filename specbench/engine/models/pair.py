@@ -175,10 +175,10 @@ def load_pair(
         raise UserError(f"--dtype {dtype}: no such type; use auto, float32, bfloat16, float16 or float64")
     specs = spec.models
     for place in dict.fromkeys(places.values()):
+        kinds = {role: type_of(each, place, dtype) for role, each in specs.items() if places[role] == place}
         folders = [
-            Coming(each, model_folder(each, pickles=allow_pickle), type_of(each, place, dtype), runtime == OPENVINO)
-            for role, each in specs.items()
-            if places[role] == place
+            Coming(specs[role], model_folder(specs[role], pickles=allow_pickle, dtype=kind), kind, runtime == OPENVINO)
+            for role, kind in kinds.items()
         ]
         check_room(spec.name, folders, place, torch.cuda.device_count() if device == "spread" else 1)
     models, tokenizers = {}, {}
