@@ -130,10 +130,10 @@ class RunProgress:
             BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rates]}"),
-            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[left]}"),
         )
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("loading", total=None, rates="")
+        self._task = self._bar.add_task("loading", total=None, rates="", left="")
         self._sums = {"committed": 0, "drafted": 0, "accepted": 0, "draft_rounds": 0, "draft_committed": 0}
         self._seconds, self._timed = 0.0, 0  # and the tokens that took them
         self._began = self._printed = time.monotonic()
@@ -148,8 +148,13 @@ class RunProgress:
     def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
-    def update(self, done: int, total: int, task: str, rounds: Sequence[dict[str, Any]]) -> None:
-        """Show document `done` of `total`, given its rounds as recorded; τ and acceptance are of drafting methods."""
+    def update(
+        self, done: int, total: int, task: str, rounds: Sequence[dict[str, Any]], left: float | None = None
+    ) -> None:
+        """Show document `done` of `total`, given its rounds as recorded; τ and acceptance are of drafting methods.
+
+        `left` is the time that is left, in seconds; by default as long for every document as so far.
+        """
         sums = self._sums
         for row in rounds:
             if row["round"] and not row["warmup"]:
@@ -166,11 +171,22 @@ class RunProgress:
         if sums["drafted"]:
             rates += f" acc {sums['accepted'] / sums['drafted']:.0%}"
         rates = rates.strip()
-        self._bar.update(self._task, description=task, completed=done, total=total, rates=rates)
         now = time.monotonic()
-        if self._first is None or done == self._first:
+        first = self._first is None or done == self._first
+        if first:
             self._first, self._began = done, now
-        elif not console.is_terminal and (now - self._printed > QUIET_SECONDS or done == total):
+        elif left is None:
             left = (now - self._began) / (done - self._first) * (total - done)
-            note(f"{task} {done}/{total}  {rates}  {left:.0f} s left")
+        words = f"{duration(left)} left" if left is not None else ""
+        self._bar.update(self._task, description=task, completed=done, total=total, rates=rates, left=words)
+        if not (first or console.is_terminal) and (now - self._printed > QUIET_SECONDS or done == total):
+            note(f"{task} {done}/{total}  {rates}  {words}")
             self._printed = now
+
+
+def duration(seconds: float) -> str:
+    """A time in words: 45 s, 12 min, 3 h 20 min."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

@@ -17,17 +17,17 @@ from typing import Any
 import torch
 
 from specbench.config import MethodSpec
-from specbench.engine.clock import BatchStopwatch, RowStopwatch, peak_memory
+from specbench.engine.clock import BatchStopwatch, RowStopwatch, now, peak_memory
 from specbench.engine.generate import decode_text
 from specbench.engine.rows import Batch, Row, Seats, failing
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.types import Additive, Method, NotFinite
 from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import mark_divergence
+from specbench.measure.forecast import Forecast
 from specbench.measure.manifest import digest
 from specbench.measure.prepare import build, decode_beginning, suppress_failures, why_alone
 from specbench.measure.sample import (
-    WARMUP_TOKENS,
     Decoder,
     Rows,
     beginning,
@@ -42,6 +42,8 @@ from specbench.measure.served import ServerCrew
 from specbench.measure.work import Progress, Work, shuffled
 from specbench.results.recorder import Recorder
 
+BEGINNING = 4  # tokens of each text that a batch decodes before anything is timed: some rounds are enough
+
 
 class Batches:
     """Decodes chunks of documents, each by every method in batches, and records them.
@@ -50,8 +52,8 @@ class Batches:
     end of a chunk what was learned, within it what was known at its beginning.
     """
 
-    def __init__(self, work: Work, recorder: Recorder) -> None:
-        self.work, self.recorder = work, recorder
+    def __init__(self, work: Work, recorder: Recorder, forecast: Forecast) -> None:
+        self.work, self.recorder, self.forecast = work, recorder, forecast
         self.first = recorder.done()
         self.conversations = Conversations(work)
         self.crews: dict[str, Crew | Single | ServerCrew] = {
@@ -85,13 +87,16 @@ class Batches:
 
         def goes_on(decoded: Rows) -> bool:
             done = min(chunk.start + len(rows) // len(crews), chunk.stop - 1)
-            return report(Progress(done - work.span.start, len(work.span), request, decoded[1]))
+            left = self.forecast.left(chunk.start + len(rows) / len(crews))
+            return report(Progress(done - work.span.start, len(work.span), request, decoded[1], left))
 
+        began = now()
         for order, name in enumerate(shuffled(work, repeat, request)):
             for index, decoded in crews[name].decode(chunk, repeat, order):
                 rows[index, name] = decoded
                 if not goes_on(decoded) and len(rows) < len(chunk) * len(crews):
                     return False
+        work.spent.add_texts(rows.values(), now() - began)
         after = {name: crew.state for name, crew in crews.items()}
         for index in range(max(self.first, chunk.start), chunk.stop):
             self._write(index, [rows[index, name] for name in crews], after if index == chunk.stop - 1 else before)
@@ -101,9 +106,12 @@ class Batches:
         """Start on a task, with the document at `place`, or go on with it."""
         work, task = self.work, self.work.requests[place].task
         work.pair.prefixes.begin(work.prompts[place][: work.shared[task]])
-        for name, crew in self.crews.items():
-            crew.begin(task, known and known[name])
-            crew.warm_up(range(place, place + count))
+        with work.spent.on("warm-up"):
+            warm: list[Rows] = []
+            for name, crew in self.crews.items():
+                crew.begin(task, known and known[name])
+                warm += crew.warm_up(range(place, place + count))
+        self.forecast.begin(sample for sample, _ in warm)
 
     def _write(self, index: int, rows: list[Rows], states: dict[str, Any]) -> None:
         work = self.work
@@ -137,13 +145,14 @@ class Single:
         if state is not None:
             self.decoder.attempt(self.name, partial(self.method.restore, state))
 
-    def warm_up(self, places: range) -> None:
+    def warm_up(self, places: range) -> list[Rows]:
         """Decode the beginning of the first document; in batches it was, when the first documents were timed."""
         if self.work.plan.batch == 1:
             state = self.state
             with suppress_failures():
                 decode_beginning(self.method, self.work.prompts[places.start], self.work.sampling, self.work.pair)
             self.begin(self.work.requests[places.start].task, state)
+        return []
 
     def decode(self, chunk: range, repeat: int, order: int) -> Iterator[tuple[int, Rows]]:
         for index in chunk:
@@ -201,15 +210,14 @@ class Crew:
             self.state = None
         return result
 
-    def warm_up(self, places: range) -> None:
-        """Decode the beginnings of some documents, so that what is made once is made before anything is timed."""
+    def warm_up(self, places: range) -> list[Rows]:
+        """The records of the first rounds of a batch; what is made once is then made, before anything is timed."""
         seats: Seats[Member, int] = Seats(Batch(self.stopwatch), self.members)
-        for _ in seats.decode(
-            places[: len(self.members)], lambda member, place: self._row(member, place, 0, WARMUP_TOKENS)
-        ):
-            pass
+        begun = partial(self._begun, repeat=0, order=0, length=BEGINNING)
+        warm = [self._records(member, row) for row, member, _ in seats.decode(places[: len(self.members)], begun)]
         for member in self.members if self.state is not None else ():
             self._attempt(partial(member.method.restore, self.state))
+        return warm
 
     def decode(self, chunk: range, repeat: int, order: int) -> Iterator[tuple[int, Rows]]:
         """The index and the records of each of a chunk's documents, as soon as its text has ended."""
@@ -232,8 +240,8 @@ class Crew:
         assert isinstance(learner, Additive)
         return learner.added(self.state, before, after)
 
-    def _begun(self, member: Member, index: int, repeat: int, order: int) -> Row:
-        """The row of a document that a member begins."""
+    def _begun(self, member: Member, index: int, repeat: int, order: int, length: int | None = None) -> Row:
+        """The row of a document that a member begins, or of its first `length` tokens."""
         work, place = self.work, index % len(self.work.requests)
         request, prompt = work.requests[place], work.prompts[place]
         if self.state is not None:
@@ -241,16 +249,11 @@ class Crew:
         key = {"repeat": repeat, "task": request.task, "doc_id": request.doc_id, "method": self.name, "warmup": False}
         member.state = self.state
         member.began = beginning(key, work.plan.seed, order, request, prompt) | {"state_hash": digest(self.state)}
-        return self._row(member, place, member.began["seed"])
-
-    def _row(self, member: Member, place: int, seed: int, length: int | None = None) -> Row:
-        work = self.work
-        ending = ending_of(work.pair, work.requests[place], length)
+        ending = ending_of(work.pair, request, length)
         if failure := self.decoder.failure(self.name):
             return Row(failing(FailedBetween(failure)), ending, member.watch)
-        rng = torch.Generator(work.pair.device).manual_seed(seed)
-        rounds = decode_text(member.method, work.prompts[place], work.sampling, rng, ending)
-        return Row(rounds, ending, member.watch)
+        rng = torch.Generator(work.pair.device).manual_seed(member.began["seed"])
+        return Row(decode_text(member.method, prompt, work.sampling, rng, ending), ending, member.watch)
 
     def _records(self, member: Member, row: Row) -> Rows:
         """The sample row and the round rows of a text that has ended."""

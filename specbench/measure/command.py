@@ -106,7 +106,7 @@ def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None, shard: Shard
             stopping.waits = True
 
         def report(state: "Progress") -> bool:
-            bar.update(state.done, state.total, state.request.task, state.rounds)
+            bar.update(state.done, state.total, state.request.task, state.rounds, state.left)
             stopping.waits = state.done < state.total
             return not stopping.requested
 

@@ -14,15 +14,17 @@ from typing import Any
 from specbench.base import environment
 from specbench.base.console import warn
 from specbench.base.folder import member
+from specbench.engine.clock import now
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method
 from specbench.measure.again import ask_again
 from specbench.measure.batches import Batches
 from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import mark_divergence
+from specbench.measure.forecast import Forecast
 from specbench.measure.prepare import decode_beginning, prepare, suppress_failures
 from specbench.measure.sample import Decoder, Rows, tell_worth, untimed
-from specbench.measure.setup_times import add_setup_seconds, setup_seconds
+from specbench.measure.spent import TOTAL, add_seconds, setup_seconds, since
 from specbench.measure.work import Documents, Progress, Work, chunks, shuffled
 from specbench.plan import Plan
 from specbench.results import records
@@ -58,13 +60,14 @@ def execute(
     Raises:
         UserError: the plan cannot be carried out, or another process writes this folder.
     """
-    before = setup_seconds(pair) if pair else {}
+    before, began = setup_seconds(pair) if pair else {}, now()
     with claimed(folder):
         gc.disable()  # what is being loaded stays; searching it for garbage takes longer than loading it
         try:
             work = prepare(plan, folder, pair, shard)
         finally:
             gc.enable()
+        work.spent.add("loading", now() - began)
         part = StoredRun(folder).shard
         number = worker or (part.shard.number if part else 0)
         origin = environment.origin(work.pair.device) | {"worker": number}
@@ -81,17 +84,23 @@ def execute(
                     return False
             finally:
                 gc.unfreeze()
-                add_setup_seconds(folder, work.pair, before)
+                add_seconds(folder, since(work.pair, before) | work.spent | {TOTAL: now() - began})
+                work.spent.clear()
+                began = now()
         recorder.finish()
         if part is None:
-            score(folder, work.tasks)
+            with work.spent.on("scoring"):
+                score(folder, work.tasks)
+        add_seconds(folder, work.spent | {TOTAL: now() - began})
     return True
 
 
 def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool]) -> bool:
     """Decode all documents that are not recorded yet; False if `report` stopped it before the last."""
-    single, first, last = OneByOne(work, recorder), recorder.done(), work.span.stop
-    batches = Batches(work, recorder) if work.plan.batch > 1 or work.clients else None
+    first, last = recorder.done(), work.span.stop
+    forecast = Forecast(work, first)
+    single = OneByOne(work, recorder, forecast)
+    batches = Batches(work, recorder, forecast) if work.plan.batch > 1 or work.clients else None
     gc.collect()
     gc.freeze()
     for chunk in chunks(work):
@@ -106,7 +115,7 @@ def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool
         else:
             rounds = single.decode(chunk.start)
         done = chunk.stop - work.span.start
-        if not report(Progress(done, len(work.span), request, rounds)) and chunk.stop < last:
+        if not report(Progress(done, len(work.span), request, rounds, forecast.left(chunk.stop))) and chunk.stop < last:
             return False
     return True
 
@@ -114,8 +123,8 @@ def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool
 class OneByOne:
     """Decodes documents one after another, each by every method, and records them."""
 
-    def __init__(self, work: Work, recorder: Recorder) -> None:
-        self.work, self.recorder = work, recorder
+    def __init__(self, work: Work, recorder: Recorder, forecast: Forecast) -> None:
+        self.work, self.recorder, self.forecast = work, recorder, forecast
         self.first = recorder.done()  # where a run that was stopped goes on
         self.decoder = Decoder(work.pair, work.stopwatch, work.sampling, work.plan.seed)
         self.conversations = Conversations(work)
@@ -142,18 +151,21 @@ class OneByOne:
             tell_worth(work, request, decoder, work.methods)
         if place == 0:  # a warm-up, too, begins with nothing that another repeat has taught
             _reset(work, request, decoder, None)
-        if first_here or place == 0:
-            rows += [decode(name, order=0, warmup=True) for name in work.methods]
-        elif task_begins:
-            _warm_up(work, prompt)
+        with work.spent.on("warm-up"):
+            if first_here or place == 0:
+                rows += [decode(name, order=0, warmup=True) for name in work.methods]
+            elif task_begins:
+                _warm_up(work, prompt)
+        self.forecast.begin(sample for sample, _ in rows)
         work.pair.runtime.settle()
         if first_here or task_begins:
             _reset(work, request, decoder, None if fresh else self.recorder.states(index - 1))
         tell_worth(work, request, decoder, work.methods)  # again: a warm-up left something in it
 
-        for order, name in enumerate(shuffled(work, repeat, request)):
-            rows.append(decode(name, order=order))
-        rows = list(map(untimed, rows)) if work.plan.untimed else rows
+        began = now()
+        decoded = [decode(name, order=order) for order, name in enumerate(shuffled(work, repeat, request))]
+        work.spent.add_texts(decoded, now() - began)
+        rows = list(map(untimed, rows + decoded)) if work.plan.untimed else rows + decoded
         samples = [sample for sample, _ in rows]
         rounds = [row for _, rounds_of_sample in rows for row in rounds_of_sample]
         if work.sampling.greedy:

@@ -73,10 +73,11 @@ class ServerCrew:
     def begin(self, task: str, state: Any) -> None:
         """Nothing to forget."""
 
-    def warm_up(self, places: range) -> None:
+    def warm_up(self, places: range) -> list[Rows]:
         """Let the server answer a few tokens of the first document before anything is timed."""
         ask = self._ask(self.work.requests[places.start], self.work.prompts[places.start], 0)
         asyncio.run(self._held([single(Ask(ask.prompt, ask.options | {"max_tokens": 8}))], None))
+        return []
 
     def decode(self, chunk: Sequence[int], repeat: int, order: int) -> Iterator[tuple[int, Rows]]:
         """The index and the records of each of a chunk's documents, or of some of them."""

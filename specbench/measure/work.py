@@ -10,6 +10,7 @@ from specbench.base.folder import Folder
 from specbench.engine.clock import Stopwatch
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method, Sampling
+from specbench.measure.spent import Spent
 from specbench.plan import Plan
 from specbench.results import documents
 from specbench.results.documents import Document
@@ -36,6 +37,7 @@ class Work:
     sampling: Sampling
     span: range  # the documents to decode: all, or those of a shard
     clients: dict[str, Client] = field(default_factory=dict)  # of servers, by name
+    spent: Spent = field(default_factory=Spent)  # where the time goes
 
     @property
     def whole(self) -> range:
@@ -69,6 +71,7 @@ class Progress:
     total: int
     request: Request
     rounds: list[dict[str, Any]]  # that were added, as recorded
+    left: float | None = None  # seconds, as far as they can be foreseen
 
 
 def chunks(work: Work) -> Iterator[range]:

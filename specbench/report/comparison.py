@@ -15,6 +15,7 @@ from specbench.base import files
 from specbench.base.console import console, plain, say, warn
 from specbench.base.folder import member
 from specbench.config import UserError
+from specbench.measure.spent import where_time_went
 from specbench.report import tables
 from specbench.report.columns import DEPTH_COLUMNS, WORKER_COLUMNS
 from specbench.report.divergence import FAULT, faulty
@@ -44,6 +45,8 @@ def finish(folder: Path) -> int:
         say(f"the draft has another tokenizer: it proposed only the {shared} tokens that the target has too")
     text = tables.render(summary, "table", console.width, (), "task")
     _print(text, sentences(summary), notes_of([run], summary, measured), "table", titles([run]))
+    if went := where_time_went(folder):
+        say(f"\n{went}", "dim")
     for line in (
         f"\nrecords: {folder}/ (samples, rounds, scores and summary.parquet, manifest.json)",
         f"next:    specbench show {folder} --format md",
