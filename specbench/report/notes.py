@@ -37,6 +37,7 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
     yield from unaccepted(summary)
     yield from dict.fromkeys(filter(None, (unused_words(run.manifest.get("unused_generation", {})) for run in runs)))
     yield from time_warnings.unfit(measured)
+    yield from unwrapped(runs, measured)
     yield from unread(runs)
     yield from time_warnings.untimed(measured)
     yield from asked.lines(runs)
@@ -85,6 +86,20 @@ def unread(runs: Sequence[StoredRun]) -> Iterator[str]:
             first = ", ".join(f"{brief(key)} ({count} lines)" for key, count in list(counts.items())[:MOST_KEYS])
             more = f" and {len(counts) - MOST_KEYS} more" if len(counts) > MOST_KEYS else ""
             yield f"keys of {Path(run.plan.prompts or run.name).name} that were not read: {first}{more}"
+
+
+def unwrapped(runs: Sequence[StoredRun], measured: pooled.Measured) -> Iterator[str]:
+    """A line for each run of empty answers to prompts without the chat template that the target has."""
+    counts = pd.concat(measured.by_row.values())
+    if counts["empty"].mean() < 0.5:
+        return
+    for run in runs:
+        target = (run.manifest["models"] or {}).get("target", {})
+        if target.get("chat_template") and not run.plan.chat_template:
+            yield (
+                f"{run.plan.pair.name} has a chat template, and most answers are empty without it; add "
+                "--apply-chat-template"
+            )
 
 
 def beyond_tau(summary: pd.DataFrame, runs: Sequence[StoredRun]) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from specbench.base.stats import holm
 
 FEWEST = 8  # documents of a task; of fewer nothing is said about speed
 LEVEL = 0.05  # differences with a smaller p are called real, after Holm's correction
+MANY_CUT = 0.1  # the share of answers cut by the limit of new tokens from which a verdict says so
 HIDDEN = 0.1  # a score is called the same only if a difference of 10 points would have shown
 OF_METHOD = [*SETUP, "method"]
 
@@ -29,7 +30,17 @@ def sentences(summary: pd.DataFrame) -> list[str]:
     if max(speeds, scores) > 1:
         compared = [f"{count} of {what}" for count, what in ((speeds, "speed"), (scores, "accuracy")) if count]
         lines.append(f"Verdicts and p values have Holm's correction for these comparisons: {' and '.join(compared)}.")
-    return lines
+    return lines + _cut(summary[summary.task != AVERAGE])
+
+
+def _cut(rows: pd.DataFrame) -> list[str]:
+    """A line if many answers end at the limit of new tokens: their scores and speeds are those of unfinished texts."""
+    tasks = rows.groupby("task", sort=False).cut.max()
+    tasks = tasks[tasks >= MANY_CUT]
+    if tasks.empty:
+        return []
+    named = ", ".join(f"{share:.0%} of them on {task}" for task, share in tasks.items())
+    return [f"Answers are cut by the limit of new tokens, up to {named}: raise --max-new-tokens, or read scores so."]
 
 
 def _with_speeds(rows: pd.DataFrame) -> pd.DataFrame:

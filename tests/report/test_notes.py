@@ -31,3 +31,17 @@ def test_a_draft_of_which_nothing_is_accepted_is_named(tmp_path, accepted, said)
     lines = list(warnings([run], compare.summary(measured), measured))
     assert [line for line in lines if "drafted token" in line and said and said in line] or not said
     assert sum("drafted token" in line for line in lines) == bool(said), lines
+
+
+@pytest.mark.parametrize(
+    ("has_template", "text", "said"), [(True, "", True), (False, "", False), (True, "an answer", False)]
+)
+def test_empty_answers_to_prompts_without_the_chat_template(tmp_path, has_template, text, said):
+    tables = {"samples": [], "rounds": []}
+    for name in ("vanilla", "sps"):
+        add_sample(tables, "a", 0, name, [Round([5])], text, "eos")
+    run = stored(tmp_path / "run", tables, ["a"], ["vanilla", "sps"], [score("a", "vanilla", None, 0.0)])
+    run.manifest["models"]["target"]["chat_template"] = has_template
+    measured = pooled.measured([run])
+    lines = list(warnings([run], compare.summary(measured), measured))
+    assert any("add --apply-chat-template" in line for line in lines) == said

@@ -20,7 +20,7 @@ def verdict(**changes):
     values |= {"speedup_decode_p": 0.001, "imported": False, "accuracy_test": "mcnemar"}
     values |= dict.fromkeys(("speedup_e2e", "speedup_e2e_low", "speedup_e2e_high", "speedup_e2e_p"), math.nan)
     values |= {"accuracy_delta": 0.0, "accuracy_delta_low": -0.05, "accuracy_delta_high": 0.05, "accuracy_p": 1.0}
-    return values | changes
+    return values | {"cut": 0.0} | changes
 
 
 ENDS = {"speedup_e2e": 1.2, "speedup_e2e_low": 1.1, "speedup_e2e_high": 1.3, "speedup_e2e_p": 0.01}
@@ -69,3 +69,13 @@ def test_speeds_are_corrected_for_the_number_of_comparisons():
     assert sentences(pd.DataFrame(rows + few))[0].startswith(
         "sps: no clear difference in speed from plain on all 3 tasks"
     )
+
+
+def test_answers_that_the_limit_cut_are_part_of_the_verdict():
+    """All of one task's answers and a tenth of another's; 9 % of a third task's are not worth a line."""
+    rows = [verdict(task=task, cut=cut) for task, cut in (("a", 1.0), ("b", 0.1), ("c", 0.09))]
+    assert sentences(pd.DataFrame(rows))[-1] == (
+        "Answers are cut by the limit of new tokens, up to 100% of them on a, 10% of them on b: raise "
+        "--max-new-tokens, or read scores so."
+    )
+    assert not any("cut" in line for line in sentences(pd.DataFrame(rows[2:])))

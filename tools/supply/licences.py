@@ -26,7 +26,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-OPTIONS = ("openvino", "spread")
+OPTIONS = ("openvino",)
 LONGEST = 80  # of a licence's name; some packages give the whole licence as its name
 WORDS = {
     "AGPL": "Affero",

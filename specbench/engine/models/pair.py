@@ -43,7 +43,7 @@ class Pair:
     translations: dict[str, Translation] = field(default_factory=dict)  # by role, of a draft with another tokenizer
     runtime: Runtime = EAGER  # computes the forwards
     prefixes: Prefixes = field(default_factory=Prefixes)  # caches of the prefix that all prompts of a task share
-    hashes: dict[str, dict[str, str | None]] = field(default_factory=dict)  # by role, of what was loaded beside weights
+    hashes: dict[str, dict[str, Any]] = field(default_factory=dict)  # by role: what was loaded next to the weights
     chains_only: frozenset[str] = frozenset()  # the roles of models that cannot read trees
     draft_device: torch.device | None = None  # of all models but the target, and of heads; None: the target's
     penalties: Penalties = OFF  # of all sessions over the target's tokens
@@ -182,13 +182,14 @@ def load_pair(
         ]
         check_room(spec.name, folders, place, torch.cuda.device_count() if device == "spread" else 1)
     models, tokenizers = {}, {}
-    hashes: dict[str, dict[str, str | None]] = {}
+    hashes: dict[str, dict[str, Any]] = {}
     for role, model_spec in specs.items():
         spread = device == "spread" and role == "target"
         place = places[role]
         models[role], facts = load_model(model_spec, place, dtype, trust_remote_code, allow_pickle, spread, runtime)
         tokenizers[role] = load_tokenizer(model_spec, trust_remote_code)
         hashes[role] = {**loaded_hashes(models[role], tokenizers[role]), **facts}
+        hashes[role]["chat_template"] = bool(tokenizers[role].chat_template)
     translations = {}
     for role, model_spec in specs.items():
         if vocabulary_hash(tokenizers["target"]) == vocabulary_hash(tokenizers[role]):
