@@ -7,6 +7,8 @@ from forms import VOCABULARY, alone_steps, lists, model, played
 from hypothesis import given, settings
 from watched import Told
 
+from specbench.engine.runtimes import eager
+from specbench.engine.runtimes.types import LAST
 from specbench.engine.session import Session
 
 
@@ -66,3 +68,23 @@ def test_the_watch_sees_every_forward():
     session.truncate(2)
     session.catch_up([1, 2, 9, 9])
     assert watch.forwards == [("draft", 3, 0), ("draft", 1, 3), ("draft", 2, 2)]
+
+
+@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
+def test_a_long_prompt_is_read_in_pieces(architecture, monkeypatch):
+    """13 tokens by 5: the last logits and all hidden states are those of one forward, and what comes after goes on."""
+    model = oracle.tiny(architecture)  # in float64
+    prompt = [(7 * i + 3) % 96 for i in range(13)]
+    whole = Session(model, "target").forward(prompt, keep=1, hidden=(1, *LAST))
+    widths = []
+    monkeypatch.setattr(eager, "CHUNK", 5)
+    forward = model.forward
+    monkeypatch.setattr(model, "forward", lambda ids, **more: (widths.append(ids.shape[1]), forward(ids, **more))[1])
+    session = Session(model, "target")
+    pieces = session.forward(prompt, keep=1, hidden=(1, *LAST))
+    assert widths == [5, 5, 3]
+    assert torch.allclose(pieces.logits, whole.logits, atol=1e-4)
+    assert torch.allclose(pieces.hidden, whole.hidden, atol=1e-4)
+    expected = Session(model, "target").forward([*prompt, 5, 6]).logits[-2:]
+    assert torch.allclose(session.forward([5, 6]).logits, expected, atol=1e-4)
+    assert widths == [5, 5, 3, 15, 2]

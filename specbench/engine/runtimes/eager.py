@@ -10,6 +10,8 @@ from specbench.base.errors import UserError
 from specbench.engine.runtimes.chains import Chaining
 from specbench.engine.runtimes.types import Reads, Runtime
 
+CHUNK = 2048  # tokens of a prompt that are read at a time: what layers and masks take does not grow with its length
+
 
 class Eager(Runtime):
     """The reference runtime, which the others are compared with."""
@@ -41,6 +43,9 @@ class EagerRunner(Chaining):
     def forward(
         self, ids: Tensor, keep: int, hidden: Sequence[int], features: Tensor | None, reads: Reads | None
     ) -> tuple[Tensor, Tensor | None]:
+        if keep == 1 and reads is None and features is None and ids.shape[0] > CHUNK:
+            *_, (logits, _) = parts = [self.forward(part, 1, hidden, None, None) for part in ids.split(CHUNK)]
+            return logits, torch.cat([states for _, states in parts if states is not None]) if hidden else None
         # For a causal chain the model makes mask and positions itself.
         out = self.model(
             ids[None],
