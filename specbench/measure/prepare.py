@@ -13,7 +13,7 @@ from specbench import permissions
 from specbench.base.console import console, warn
 from specbench.base.folder import Folder
 from specbench.config import MethodSpec, UserError, validated
-from specbench.engine.clock import Stopwatch
+from specbench.engine.clock import Stopwatch, peak_memory
 from specbench.engine.models.pair import Pair, load_pair, load_tokenizer
 from specbench.engine.prefix import shared_tokens
 from specbench.engine.runtimes import choose
@@ -91,6 +91,7 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     clients = connect(plan) if folder else {}
     facts |= {"servers": {name: client.facts for name, client in clients.items()}} if clients else {}
     facts |= {"code_execution": runs_code} if runs_code else {}
+    facts |= {"memory_loaded": peak_memory(pair.device)} if pair.models else {}
     facts |= {"leaks": leaks} if (leaks := leaked(methods, requests)) else {}
     facts |= {"prompts": tasks.places(), "unread_keys": tasks.unread} if isinstance(tasks, PromptFile) else {}
     span = range(plan.repeats * len(requests))

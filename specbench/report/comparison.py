@@ -15,10 +15,10 @@ from specbench.base import files
 from specbench.base.console import console, plain, say, warn
 from specbench.base.folder import member
 from specbench.config import UserError
-from specbench.measure.spent import where_time_went
 from specbench.report import tables
 from specbench.report.columns import DEPTH_COLUMNS, WORKER_COLUMNS
 from specbench.report.divergence import FAULT, faulty
+from specbench.report.ends import spent_lines
 from specbench.report.finding import print_lines
 from specbench.report.notes import condition, how_much, legend, notes_of, origins, titles, unsure, warnings
 from specbench.report.views.trace import print_trace
@@ -45,10 +45,10 @@ def finish(folder: Path) -> int:
         say(f"the draft has another tokenizer: it proposed only the {shared} tokens that the target has too")
     text = tables.render(summary, "table", console.width, (), "task")
     _print(text, sentences(summary), notes_of([run], summary, measured), "table", titles([run]))
-    if went := where_time_went(folder):
-        say(f"\n{went}", "dim")
+    say("")
+    print_lines(console, spent_lines(folder, summary), "dim")
     for line in (
-        f"\nrecords: {folder}/ (samples, rounds, scores and summary.parquet, manifest.json)",
+        f"records: {folder}/ (samples, rounds, scores and summary.parquet, manifest.json)",
         f"next:    specbench show {folder} --format md",
         f"         specbench compare {folder} OTHER_RUN",
     ):
