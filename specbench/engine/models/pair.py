@@ -17,7 +17,7 @@ from specbench.engine.models.load import DRAFT_OPTION, OPENVINO, device_of, load
 from specbench.engine.models.room import Coming, check_room
 from specbench.engine.penalties import OFF, Penalties
 from specbench.engine.prefix import Prefixes
-from specbench.engine.rounding import TOLERANCE, off
+from specbench.engine.rounding import off, tolerance
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.types import Runtime
 from specbench.engine.session import Session, positions
@@ -274,7 +274,7 @@ def check_rollback(session: Session) -> None:
     except Exception as error:  # caches of other kinds fail in their own ways
         reason = "it is of another kind" if isinstance(error, IndexError) else " ".join(str(error).split())
         raise UserError(f"{kind} cannot be used: its cache does not roll back ({reason})") from None
-    if not off(actual, expected) <= TOLERANCE[session.model.dtype.itemsize]:
+    if not off(actual, expected) <= tolerance(session.model):
         raise UserError(f"{kind} cannot be used: after a rollback of its cache it gives other logits")
 
 
@@ -297,7 +297,7 @@ def reads_trees(session: Session) -> bool:
         return False
     finally:
         session.truncate(0)
-    return off(actual, expected) <= TOLERANCE[session.model.dtype.itemsize]
+    return off(actual, expected) <= tolerance(session.model)
 
 
 def _describe(model: PreTrainedModel, spec: ModelSpec | None) -> dict[str, object]:

@@ -1,10 +1,10 @@
-"""Weights in fewer bits: quantise a model on loading (torchao), and check what a checkpoint brings.
+"""Weights in fewer bits: quantise a model on loading (on a GPU by torchao), and check what a checkpoint brings.
 
 What NNCF compresses for `openvino` is in `runtimes/openvino_weights.py`.
 """
 
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -15,6 +15,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from specbench.base.untrusted import brief
 from specbench.config import ModelSpec, UserError
+from specbench.engine.models import packed
 
 PACKED_BYTES = "packed_bytes"  # an attribute of a weight in float: what its numbers and scales take where it is read
 GROUPS = (128, 64, 32)  # inputs that share a scale in int4: torchao's default, and the smaller ones that it allows
@@ -110,14 +111,28 @@ def brought_words(model: PreTrainedModel) -> str | None:
 def quantized(model: PreTrainedModel, spec: ModelSpec) -> str:
     """Quantise the linear layers of a model in place, but for its output layer; returns the scheme, for the manifest.
 
-    Scales are symmetric: int8 and fp8 have one for each output, int4 one for each group of inputs. On a CPU a weight in
-    int4 takes a byte. Raises UserError without torchao, for a scheme that the device cannot run, for layers that do not
-    fit, and for weights that are not finite.
+    On a CPU as `packed` says, elsewhere by torchao, whose scales are symmetric: int8 and fp8 have one for each output,
+    int4 one for each group of inputs. Raises UserError without torchao, for a scheme that the device cannot run, for
+    layers that do not fit, and for weights that are not finite.
     """
+    on_cpu = model.device.type == "cpu"
+    if on_cpu and spec.weights == "fp8":
+        raise UserError("fp8 needs a GPU; use --weights int8 or int4")
+    layers = linear_layers(model, spec)
+    group = group_of(layers, spec, packed.GROUPS if on_cpu else GROUPS)
+    if on_cpu:
+        for layer in layers.values():
+            packed.pack(layer, group)
+    else:
+        _by_torchao(model, layers, spec, group)
+    for name, layer in layers.items():
+        check_finite(name, stored(layer.weight), spec)
+    return words(model, layers, spec, group, "torch" if on_cpu else "torchao")
+
+
+def _by_torchao(model: PreTrainedModel, layers: Mapping[str, nn.Linear], spec: ModelSpec, group: int | None) -> None:
     scheme = str(spec.weights)
     need_package("torchao", f"weights in {scheme}")
-    layers = linear_layers(model, spec)
-    group = group_of(layers, spec)
     config = _config(scheme, group, model)
     from torchao.quantization import quantize_
 
@@ -125,9 +140,6 @@ def quantized(model: PreTrainedModel, spec: ModelSpec) -> str:
         quantize_(model, config, lambda module, name: name in layers)
     except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
         raise UserError(f"{spec.model} cannot be quantised to {scheme} on {model.device}: {brief(error)}") from None
-    for name, layer in layers.items():
-        check_finite(name, stored(layer.weight), spec)
-    return words(model, layers, spec, group, "torchao")
 
 
 def need_package(package: str, what: str) -> None:
@@ -165,19 +177,19 @@ def linear_layers(model: PreTrainedModel, spec: ModelSpec) -> dict[str, nn.Linea
     return layers
 
 
-def group_of(layers: Mapping[str, nn.Linear], spec: ModelSpec) -> int | None:
-    """The number of inputs that share a scale in int4: the one that the pair's file states, or the largest that fits.
+def group_of(layers: Mapping[str, nn.Linear], spec: ModelSpec, sizes: Sequence[int] = GROUPS) -> int | None:
+    """The number of inputs that share a scale in int4: the one that the pair's file states, or the first that fits.
 
     None for other schemes. Raises UserError if none fits.
     """
     if spec.weights != "int4":
         return None
-    choices = (spec.group,) if spec.group else GROUPS
+    choices = (spec.group,) if spec.group else sizes
     for group in choices:
         if all(layer.in_features % group == 0 for layer in layers.values()):
             return group
     raise UserError(
-        f"{spec.model}: int4 needs layers whose inputs divide into groups of {choices[-1]}, and not all do; use int8"
+        f"{spec.model}: int4 needs layers whose inputs divide into groups of {min(choices)}, and not all do; use int8"
     )
 
 
@@ -191,16 +203,12 @@ def _config(scheme: str, group: int | None, model: PreTrainedModel) -> Any:
         if model.device.type == "cuda" and torch.cuda.get_device_capability(model.device) < (8, 9):
             raise UserError("fp8 needs a GPU of compute capability 8.9 or more; use --weights int8")
         return ao.Float8WeightOnlyConfig(set_inductor_config=False)
-    if model.device.type == "cuda":
-        if model.dtype != torch.bfloat16:
-            raise UserError("int4 computes in bfloat16 on a GPU; add --dtype bfloat16, or use --weights int8")
-        from torchao.quantization.quantize_.workflows import Int4PackingFormat
+    if model.dtype != torch.bfloat16:
+        raise UserError("int4 computes in bfloat16 on a GPU; add --dtype bfloat16, or use --weights int8")
+    from torchao.quantization.quantize_.workflows import Int4PackingFormat
 
-        packing = Int4PackingFormat.TILE_PACKED_TO_4D
-        return ao.Int4WeightOnlyConfig(group_size=group, int4_packing_format=packing, set_inductor_config=False)
-    from torchao.quantization.granularity import PerGroup
-
-    return ao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(group))  # type: ignore[attr-defined]
+    packing = Int4PackingFormat.TILE_PACKED_TO_4D
+    return ao.Int4WeightOnlyConfig(group_size=group, int4_packing_format=packing, set_inductor_config=False)
 
 
 def check_finite(name: str, parts: Iterable[Tensor], spec: ModelSpec) -> None:

@@ -13,7 +13,7 @@ from specbench.engine.clock import free_memory
 from specbench.engine.models.folders import weight_files
 
 GIB = 2**30
-BITS = {"int8": 8, "fp8": 8, "int4": 4}  # of a weight, on a GPU; on a CPU int4 takes a byte
+BITS = {"int8": 8, "fp8": 8, "int4": 4}  # of a weight; scales are not counted
 MOST_HEADER = 100_000_000  # bytes, as in safetensors
 FLOATS = ("F64", "F32", "F16", "BF16")  # in a file's header; these are converted on loading
 KEPT = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2}  # bytes; all others take one
@@ -56,7 +56,7 @@ def peak(models: Sequence[Coming], device: torch.device) -> int:
         most = max(most, before + whole)
         before += whole
         if spec.weights:
-            bits = 8 if device.type == "cpu" and not beside else BITS[spec.weights]
+            bits = BITS[spec.weights]
             fewer = matrices * bits // (8 * (dtype or torch.bfloat16).itemsize)
             before += fewer if beside else fewer - matrices
             most = max(most, before)

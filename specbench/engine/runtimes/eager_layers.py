@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from specbench.engine.models.layer_ranges import Tap, layer_list, layer_range
-from specbench.engine.rounding import TOLERANCE, off
+from specbench.engine.rounding import off, tolerance
 from specbench.engine.runtimes.eager import EagerRunner
 from specbench.engine.runtimes.types import Unsupported
 
@@ -114,6 +114,6 @@ def check(model: PreTrainedModel) -> bool:
     if middle < runner.layers:
         rows = [runner.run(states, middle, runner.layers) for states in rows]
     logits = torch.cat([runner.output(states) for states in rows]).float()
-    if not off(logits, expected) <= TOLERANCE[model.dtype.itemsize]:
+    if not off(logits, expected) <= tolerance(model):
         raise ValueError("they then give other logits")
     return tuples[0]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from specbench.engine.rounding import TOLERANCE, off
+from specbench.engine.rounding import off, tolerance
 from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.chains import Chaining
 from specbench.engine.runtimes.decoder import Cache, Step
@@ -202,7 +202,7 @@ def check(lean: Lean, model: PreTrainedModel, runner: StaticRunner) -> None:
     single, _ = runner.forward(ids[-1:], 0, (), None if last is None else last[-1:], None)
     actual, expected = torch.cat([block, single]), torch.cat([expected[-4:], expected[-1:]])
     error = off(actual, expected)
-    if not error <= TOLERANCE[model.dtype.itemsize]:
+    if not error <= tolerance(model):
         raise Unsupported(
             f"the static runtime computes other logits for {type(model).__name__} (off by {error:.2g} of "
             "their spread); use --runtime eager"

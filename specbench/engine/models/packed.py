@@ -1,0 +1,103 @@
+"""Weights in 8 or 4 bits on a CPU, by torch's own kernels: nothing to install.
+
+int8 has a scale for each output, symmetric. int4 has a scale and a zero point for each group of inputs, so that 16
+levels span exactly the range of the group: what a GGUF file in Q4_0 or Q4_1 holds is kept, but for the rounding of
+scales.
+Activations are rounded to bfloat16 where they enter a product, and sums are in float32: the kernels for other types are
+no faster than weights in float.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+LEVELS = 16  # of a number in 4 bits; the kernel takes 8 for the zero point
+GROUPS = (32, 64, 128, 256)  # inputs that share a scale: those that torch's kernel has, the most faithful first
+
+
+class Packed(Tensor):
+    """A weight [out, in] as `numbers` in fewer bits and their `scales`; it can only be multiplied, by F.linear."""
+
+    numbers: Tensor
+    scales: Tensor
+    group: int | None  # None: int8
+
+    @staticmethod
+    def __new__(
+        cls, numbers: Tensor, scales: Tensor, group: int | None, shape: torch.Size, dtype: torch.dtype
+    ) -> "Packed":
+        made: Packed = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=numbers.device)  # type: ignore[attr-defined]
+        made.numbers, made.scales, made.group = numbers, scales, group
+        return made
+
+    def __init__(self, *parts: Any) -> None:
+        pass
+
+    def __repr__(self, **options: Any) -> str:  # type: ignore[override]
+        return f"Packed({tuple(self.shape)}, {'int4' if self.group else 'int8'})"
+
+    def __tensor_flatten__(self) -> tuple[list[str], tuple[Any, ...]]:
+        return ["numbers", "scales"], (self.group, self.shape, self.dtype)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is F.linear:
+            return _product(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            weight = args[0]
+            return Packed(weight.numbers, weight.scales, weight.group, weight.shape, weight.dtype)
+        raise NotImplementedError(f"weights in fewer bits are only multiplied; {func} is not possible")
+
+
+def _product(x: Tensor, weight: Packed, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b in the type of x [..., in]. A row alone is computed as two: the kernel for one adds up otherwise."""
+    rows = x.reshape(-1, x.shape[-1])
+    few = rows.to(torch.bfloat16)
+    few = few.expand(2, -1).contiguous() if len(few) == 1 else few.contiguous()
+    if weight.group:
+        y = torch.ops.aten._weight_int4pack_mm_for_cpu(few, weight.numbers, weight.group, weight.scales)
+    else:
+        y = torch._weight_int8pack_mm(few, weight.numbers, weight.scales)
+    y = y[: len(rows)].to(x.dtype).view(*x.shape[:-1], -1)
+    return y if bias is None else y + bias
+
+
+def pack(layer: nn.Linear, group: int | None) -> None:
+    """Put a packed weight in the place of a linear layer's own: int4 in groups of inputs, int8 without a group."""
+    weight = layer.weight.detach()
+    numbers, scales = int4(weight, group) if group else int8(weight)
+    if group:
+        numbers = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers, 1)
+    packed = Packed(numbers, scales, group, weight.shape, weight.dtype)
+    layer.weight = nn.Parameter(packed, requires_grad=False)
+
+
+def int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers [out, in] and scales [out] in bfloat16: weight ≈ numbers × scale."""
+    scales = (weight.float().abs().amax(1) / 127).to(torch.bfloat16)
+    safe = scales.float().clamp(min=torch.finfo(torch.float32).tiny)
+    return (weight.float() / safe[:, None]).round().clamp(-127, 127).to(torch.int8), scales
+
+
+def int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """Numbers [out, in] from 0 to 15, and [in / group, out, 2] scales and zero points in bfloat16, as the kernel reads
+    them: weight ≈ (number - 8) × scale + zero point.
+    """
+    parts = weight.float().view(weight.shape[0], -1, group)
+    low, high = parts.amin(2), parts.amax(2)
+    scales = ((high - low) / (LEVELS - 1)).to(torch.bfloat16)
+    zeros = (low + LEVELS // 2 * scales.float()).to(torch.bfloat16)
+    safe = scales.float().clamp(min=torch.finfo(torch.float32).tiny)
+    numbers = ((parts - zeros.float()[..., None]) / safe[..., None] + LEVELS // 2).round().clamp(0, LEVELS - 1)
+    return numbers.to(torch.int32).view(weight.shape), torch.stack([scales, zeros], 2).transpose(0, 1).contiguous()
