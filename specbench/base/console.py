@@ -173,7 +173,7 @@ class RunProgress:
         rates = rates.strip()
         now = time.monotonic()
         first = self._first is None or done == self._first
-        if first:
+        if self._first is None or first:
             self._first, self._began = done, now
         elif left is None:
             left = (now - self._began) / (done - self._first) * (total - done)

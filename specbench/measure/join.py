@@ -17,9 +17,9 @@ from specbench.base.parquet import Rows
 from specbench.base.untrusted import read_object
 from specbench.config import UserError
 from specbench.measure.attempts import begun
-from specbench.measure.loop import score
 from specbench.measure.manifest import differences, other_machine
 from specbench.measure.prompts import load_tasks
+from specbench.measure.scores import score
 from specbench.measure.work import Documents
 from specbench.results import documents, records
 from specbench.results.lock import claimed

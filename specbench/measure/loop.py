@@ -13,7 +13,6 @@ from typing import Any
 
 from specbench.base import environment
 from specbench.base.console import warn
-from specbench.base.folder import member
 from specbench.engine.clock import now
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method
@@ -24,10 +23,10 @@ from specbench.measure.divergence import mark_divergence
 from specbench.measure.forecast import Forecast
 from specbench.measure.prepare import decode_beginning, prepare, suppress_failures
 from specbench.measure.sample import Decoder, Rows, tell_worth, untimed
+from specbench.measure.scores import score
 from specbench.measure.spent import TOTAL, add_seconds, setup_seconds, since
-from specbench.measure.work import Documents, Progress, Work, chunks, shuffled
+from specbench.measure.work import Progress, Work, chunks, shuffled
 from specbench.plan import Plan
-from specbench.results import records
 from specbench.results.lock import claimed
 from specbench.results.recorder import Recorder
 from specbench.results.shard import Shard
@@ -194,16 +193,3 @@ def _reset(work: Work, request: Request, decoder: Decoder, states: dict[str, Any
 
 def _restore(method: Method, states: dict[str, Any], name: str) -> None:
     method.restore(states[name])
-
-
-def score(folder: Path, tasks: Documents) -> None:
-    """Score the stored texts by lm-eval, and write `scores.parquet`."""
-    columns = ["repeat", "task", "doc_id", "method", "warmup", "finish", "text"]
-    samples = records.read_rows(folder, "samples", columns).to_pandas()
-    decoded = samples[~samples.warmup & (samples.finish != "error")]
-    rows = []
-    for (repeat, method), group in decoded.groupby(["repeat", "method"], sort=False):
-        keys = zip(group.task, group.doc_id, strict=True)
-        scores = tasks.score(dict(zip(keys, group.text, strict=True)))
-        rows += [{"repeat": repeat, "method": method, **vars(row)} for row in scores]
-    records.write_table(member(folder, "scores.parquet"), rows, records.SCORES)

@@ -90,8 +90,8 @@ def unread(runs: Sequence[StoredRun]) -> Iterator[str]:
 
 def unwrapped(runs: Sequence[StoredRun], measured: pooled.Measured) -> Iterator[str]:
     """A line for each run of empty answers to prompts without the chat template that the target has."""
-    counts = pd.concat(measured.by_row.values())
-    if counts["empty"].mean() < 0.5:
+    empty = [counts["empty"] for counts in measured.by_row.values()]
+    if not empty or pd.concat(empty).mean() < 0.5:
         return
     for run in runs:
         target = (run.manifest["models"] or {}).get("target", {})

@@ -51,7 +51,7 @@ class Packed(Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
