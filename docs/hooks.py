@@ -39,6 +39,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parent.parent
 SUITES = ROOT / "suites"
 RESULTS = ROOT / "results"
+EXTRAS = ROOT / "extras" / "specbench_extras"
 SETTING = ["setting", "default", "meaning", "source of the default"]
 EXIT_CODES = """## Exit codes
 
@@ -113,7 +114,7 @@ def settings(names: str) -> str:
 
 
 def _settings(name: str) -> str:
-    spec = read(next((SUITES / "methods").rglob(f"{name}.yaml")))
+    spec = read(next(path for path in method_files() if path.stem == name))
     about = meanings(spec["method"])
     given: dict[str, Any] = spec["settings"] or {}
     head = f"**`{name}`**: {spec['description']}" + (f" ({spec['paper']})" if spec["paper"] else "")
@@ -125,15 +126,22 @@ def _settings(name: str) -> str:
     return f"{head}:\n\n{table(SETTING, rows)}"
 
 
+def method_files() -> list[Path]:
+    """The settings files of all methods, those of the extras too."""
+    return sorted([*(SUITES / "methods").rglob("*.yaml"), *EXTRAS.glob("*/*.yaml")], key=lambda path: path.stem)
+
+
 def meanings(method: str) -> dict[str, str]:
     """What each setting of a method means, from the fields of its pydantic class."""
     stem = method.replace("-", "_") + "_" * iskeyword(method)
-    return fields(named(next((ROOT / "specbench" / "methods").rglob(f"{stem}.py"))), "Settings")
+    paths = [*(ROOT / "specbench" / "methods").rglob(f"{stem}.py"), *EXTRAS.glob(f"*/{stem}.py")]
+    return fields(named(paths[0]), "Settings")
 
 
 def named(path: Path) -> str:
     """The name of the module in a file."""
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    root = EXTRAS.parent if path.is_relative_to(EXTRAS) else ROOT
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
 
 
 def fields(module: str, name: str) -> dict[str, str]:
@@ -146,7 +154,7 @@ def fields(module: str, name: str) -> dict[str, str]:
     imported = {
         alias.asname or alias.name: (node.module, alias.name)
         for node in tree.body
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("specbench.")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("specbench", EXTRAS.name)
         for alias in node.names
     }
     if name not in classes:
@@ -174,15 +182,17 @@ def is_literal(node: ast.AST) -> TypeGuard[ast.Subscript]:
 
 @functools.cache
 def parsed(module: str) -> ast.Module:
-    path = ROOT.joinpath(*module.split("."))
+    root = EXTRAS.parent if module.startswith(EXTRAS.name) else ROOT
+    path = root.joinpath(*module.split("."))
     return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
 
 
 def recipe(name: str) -> str:
     """The settings of a training recipe, which are the fields of one class of the trainers."""
-    spec = read(SUITES / "training" / f"{name}.yaml")
+    (file,) = [*(SUITES / "training").glob(f"{name}.yaml"), *EXTRAS.glob(f"*/recipes/{name}.yaml")]
+    spec = read(file)
     given = spec["settings"]
-    for path in sorted((ROOT / "specbench" / "training").rglob("*.py")):
+    for path in [*sorted((ROOT / "specbench" / "training").rglob("*.py")), *sorted(EXTRAS.glob("*/*.py"))]:
         module = named(path)
         for node in parsed(module).body:
             if isinstance(node, ast.ClassDef) and (about := fields(module, node.name)).keys() >= given.keys():
@@ -204,7 +214,7 @@ def lines(kind: str) -> str:
         ]
         return table(["task", "what it is", "bundled counterpart", "metric and filter"], rows)
     folder = SUITES if kind == "suites" else SUITES / kind
-    paths = folder.rglob("*.yaml") if kind == "methods" else folder.glob("*.yaml")
+    paths = method_files() if kind == "methods" else [*folder.glob("*.yaml"), *EXTRAS.glob(f"*/{kind}/*.yaml")]
     return listed(sorted(paths, key=lambda path: path.stem), kind.removesuffix("s"))
 
 
@@ -216,9 +226,8 @@ def counterparts(task: dict[str, Any]) -> str:
 
 
 def suites(start: str) -> str:
-    return listed(
-        sorted(p for p in SUITES.glob("*.yaml") if p.stem == start or p.stem.startswith(f"{start}-")), "suite"
-    )
+    paths = [*SUITES.glob("*.yaml"), *EXTRAS.glob("*/suites/*.yaml")]
+    return listed(sorted(p for p in paths if p.stem == start or p.stem.startswith(f"{start}-")), "suite")
 
 
 def listed(paths: list[Path], kind: str) -> str:
@@ -295,8 +304,8 @@ def defined(node: ast.stmt) -> list[str]:
 
 def modules() -> str:
     """A table for each package, a row for each module."""
-    package = ROOT / "specbench"
-    folders = sorted({path.parent for path in package.rglob("*.py")})
+    found = [*(ROOT / "specbench").rglob("*.py"), *EXTRAS.rglob("*.py")]
+    folders = sorted({path.parent for path in found if path.parent.name != "tests"})
     texts = []
     for folder in folders:
         files = sorted(path for path in folder.glob("*.py") if not path.name.startswith("__"))
@@ -319,10 +328,10 @@ def first_sentence(path: Path) -> str:
 def cli_pages() -> dict[str, str]:
     """A page for each panel of `specbench --help`, and one that lists all commands."""
     from specbench.cli import PANELS, app
-    from specbench.cli.analyze import ANALYSES
+    from specbench.cli.analyze import all_analyses
 
     pages, overview = {}, [f"# The command line\n\n{app.info.help}\n"]
-    for panel, commands in (PANELS | {"Analyze": ANALYSES}).items():
+    for panel, commands in (PANELS | {"Analyze": all_analyses()}).items():
         page = f"cli-{panel.lower()}"
         rows = [[f"[`{name_of(one)}`]({page}.md#{name_of(one)})", cell(paragraphs(one)[0])] for one in commands]
         overview.append(f"## {panel}\n\n{table(['command', 'what it does'], rows)}\n")

@@ -16,10 +16,11 @@ from typer.main import get_command
 
 from specbench import config
 from specbench.cli import PANELS, app, lm_eval_model
-from specbench.cli.analyze import ANALYSES
+from specbench.cli.analyze import all_analyses
 from specbench.report.columns import COLUMNS, DEPTH_COLUMNS
 from specbench.studies import ceilings, profile_pair
 from specbench.studies.bench import engines
+from specbench.training.recipe import recipes
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -47,7 +48,7 @@ def examples() -> list[str]:
     """The command lines that the help of each command shows."""
     paragraphs = [
         part
-        for one in (*PANELS.values(), ANALYSES)
+        for one in (*PANELS.values(), all_analyses())
         for command in one
         for part in inspect.getdoc(command).split("\n\n")
     ]
@@ -127,7 +128,7 @@ def test_command_that_needs_more_than_is_here(command):
     group = get_command(app)
     if name == "analyze":
         group, name, *arguments = group.commands[name], *arguments
-    group.commands[name].make_context(name, arguments)
+    group.get_command(None, name).make_context(name, arguments)
 
 
 @pytest.mark.parametrize("target", sorted({name for text in TEXTS.values() for name in MAKE.findall(text)}))
@@ -138,12 +139,12 @@ def test_make_targets_exist(target):
 def test_every_method_has_its_settings_on_a_page():
     groups = [group for text in TEXTS.values() for group in re.findall(r"^<!-- settings: (.+) -->$", text, re.M)]
     named = [name for group in groups for name in group.split(", ")]
-    assert sorted(named) == sorted(path.stem for path in (SUITES / "methods").rglob("*.yaml"))
+    assert sorted(named) == config.names("methods")
 
 
 def test_every_recipe_has_its_settings_on_a_page():
     named = [name for text in TEXTS.values() for name in re.findall(r"^<!-- recipe: (.+) -->$", text, re.M)]
-    assert sorted(named) == sorted(path.stem for path in (SUITES / "training").glob("*.yaml"))
+    assert sorted(named) == sorted(recipes())
 
 
 def test_every_column_is_defined():

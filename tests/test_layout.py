@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "specbench"
+EXTRAS = ROOT / "extras" / "specbench_extras"
 
 
 def imports() -> dict[str, set[str]]:
@@ -43,7 +44,7 @@ def test_the_root_holds_packages_and_at_most_four_modules():
 
 
 def test_every_package_says_what_it_is_for():
-    for path in PACKAGE.rglob("__init__.py"):
+    for path in (*PACKAGE.rglob("__init__.py"), *EXTRAS.rglob("__init__.py")):
         line = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
         assert len(line) > 20, path.relative_to(ROOT)
 
@@ -58,13 +59,15 @@ UPWARDS = {
     "analysis/metrics.py": "from specbench.tasks import harness",
     "report/words.py": "from specbench.papers import published",
     "studies/audit.py": "from specbench.training import judge",
+    "cli/score.py": "from specbench_extras.mt_judge import score",
 }
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("house")
-    shutil.copytree(PACKAGE, folder / "specbench", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in (PACKAGE, EXTRAS):
+        shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     return folder
 
@@ -89,3 +92,18 @@ def test_every_import_against_the_floors_is_seen(house):
         _, package, _, module = line.split()
         one = "specbench." + name.removesuffix(".py").replace("/", ".")
         assert f"{one} -> {package}.{module}" in done.stdout
+
+
+def test_extras_use_only_what_any_package_may(house):
+    path = house / "specbench_extras" / "osd" / "osd.py"
+    path.write_text(f"{path.read_text()}\nfrom specbench.measure import loop\n")
+    done = lint(house)
+    assert done.returncode == 1 and "specbench_extras.osd.osd -> specbench.measure.loop" in done.stdout
+
+
+def test_every_paper_is_a_folder_that_an_entry_point_finds():
+    """A folder without one would never be used."""
+    declared = (EXTRAS.parent / "pyproject.toml").read_text()
+    for folder in EXTRAS.iterdir():
+        if folder.is_dir() and folder.name != "__pycache__":
+            assert f'"{EXTRAS.name}.{folder.name}.' in declared, folder.name

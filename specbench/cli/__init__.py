@@ -81,7 +81,7 @@ for panel, commands in PANELS.items():
     for command in commands:
         app.command(command.__name__.rstrip("_").replace("_", "-"), rich_help_panel=panel)(command)
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help=analyze.HELP)
+group = typer.Typer(cls=analyze.Analyses, no_args_is_help=True, rich_markup_mode="markdown", help=analyze.HELP)
 for command in analyze.ANALYSES:
     group.command(command.__name__.replace("_", "-"))(command)
 app.add_typer(group, name="analyze", rich_help_panel="Read")

@@ -1,9 +1,7 @@
 """Commands that prepare a measurement: calibrate, train, merge and import."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,25 +13,9 @@ from specbench.cli.groups import Models, Place, Staffed, with_groups
 from specbench.cli.options import AllowCodeExecution, RunOut, Set, known
 from specbench.config import UserError
 from specbench.permissions import permitted
+from specbench.training import importers
 
-Tool = Enum(
-    "Tool",
-    {
-        "spec_bench": "spec-bench",
-        "vllm": "vllm",
-        "specdecpp_head": "specdecpp-head",
-        "eagle_head": "eagle-head",
-        "hass_head": "hass-head",
-        "eagle3_head": "eagle3-head",
-        "dflash_head": "dflash-head",
-        "dflare_head": "dflare-head",
-        "medusa_head": "medusa-head",
-        "hydra_head": "hydra-head",
-        "kangaroo_head": "kangaroo-head",
-        "chimera_head": "chimera-head",
-    },
-    type=str,
-)
+Tool = Enum("Tool", {name.replace("-", "_"): name for name in ("spec-bench", "vllm", *importers.names())}, type=str)  # type: ignore[misc]
 CalibrationSuite = Annotated[
     str | None,
     Option(help="the suite of the calibration documents: a name, or a YAML file", autocompletion=known("suites")),
@@ -166,7 +148,8 @@ def train(
 
     `specbench train --method draft --preset fastdraft --suite pocket --documents 200 --evaluate --out better-draft`
     """
-    with user_errors(), permitted(allow_code_execution=allow_code_execution, fetch_models=True):
+    named = [] if method == "draft" else [method]
+    with user_errors(), permitted(allow_code_execution=allow_code_execution, fetch_models=True, methods=named):
         check_names(models.chosen, suite, None if method == "draft" else method)
         if evaluate and method != "draft":
             raise UserError(f"--evaluate is for --method draft; {method} is evaluated by `specbench run`")
@@ -191,7 +174,7 @@ def train(
             staffing=staffed.staffing(),
         )
         if evaluate:
-            from specbench.cli import analyses
+            from specbench.cli.analyze.texts import drafts_finding
             from specbench.report.finding import show
             from specbench.studies import drafts
             from specbench.training.publish import held_out_prompts
@@ -199,7 +182,7 @@ def train(
             prompts = held_out_prompts(job.out)
             runs = list(drafts.evaluate(job.plan.pair, job.out, job.spec, prompts, seed, place.device, place.dtype))
             if len(runs) == 2:
-                show(analyses.drafts(runs, None, [], aside=False)[0])
+                show(drafts_finding(runs, None, [], aside=False))
 
 
 def merge(
@@ -264,47 +247,29 @@ def import_(
 
     `specbench import eagle-head EAGLE-Vicuna-7B-v1.3 --pair target=lmsys/vicuna-7b-v1.3 --out head.safetensors`
     """
-    from specbench.results import importers
+    from specbench.results.importers import import_spec_bench, import_vllm
 
     with user_errors(), permitted(fetch_models=True):
-        if by_category and tool is not Tool.spec_bench:
+        if by_category and tool.value != "spec-bench":
             raise UserError(f"--by-category is for spec-bench; {tool.value} has no categories")
-        if before and tool is not Tool.vllm:
+        if before and tool.value != "vllm":
             raise UserError(f"--before is for vllm; {tool.value} has no scrapes")
-        if tool.value.endswith("-head"):
+        if tool.value in importers.names():
             if len(files) != 1 or pair is None or baseline or method:
                 raise UserError(f"{tool.value} takes one folder, --pair and --out; nothing else")
             check_names(pair)
-            of_hub = tool in (Tool.dflash_head, Tool.dflare_head)
-            if not of_hub and not files[0].is_dir():
+            if not files[0].is_dir() and not importers.of_hub(tool.value):
                 raise UserError(f"{files[0]}: there is no such folder; give that of the head's checkpoint")
-
-            from specbench.training import released_adapter as adapter  # these imports take seconds
-            from specbench.training import released_draft_heads as draft_heads
-            from specbench.training.chimera import released as context_head
-            from specbench.training.dflash import released as block_head
-            from specbench.training.eagle import released as feature_head
-            from specbench.training.eagle3 import released as eagle_head
-            from specbench.training.specdecpp import released as acceptance_head
-
-            import_heads: dict[str, Callable[[Path, str, Path | None], Path]] = {
-                acceptance_head.KIND: acceptance_head.import_head,
-                adapter.KIND: adapter.import_head,
-                context_head.KIND: context_head.import_head,
-                eagle_head.KIND: eagle_head.import_head,
-                **{kind: partial(feature_head.import_head, kind=kind) for kind in feature_head.KINDS},
-                **{kind: partial(block_head.import_head, kind=kind) for kind in block_head.NAMES},
-                **{kind: partial(draft_heads.import_head, kind) for kind in draft_heads.FORMS},
-            }
-            kind, suite = tool.value.removesuffix("-head"), "specdecpp" if tool is Tool.specdecpp_head else "math"
-            head = import_heads[kind](files[0], pair, out)
+            kind = tool.value.removesuffix(importers.END)
+            suite = "specdecpp" if kind == "specdecpp" else "math"
+            head = importers.importer(tool.value).import_head(files[0], pair, out, kind)
             say(f"head: {head}")
             use = f"--method {kind} --pair {pair} --suite {suite} --set {kind}.head={head}"
             say(f"next: specbench run {use}")
             return
-        if tool is Tool.spec_bench:
-            made = importers.import_spec_bench(files, baseline, method, pair or tool.value, out, by_category)
+        if tool.value == "spec-bench":
+            made = import_spec_bench(files, baseline, method, pair or tool.value, out, by_category)
         else:
-            made = importers.import_vllm(files, baseline, method, pair or tool.value, out, before)
+            made = import_vllm(files, baseline, method, pair or tool.value, out, before)
         say(f"records: {made}/")
         say(f"next:    specbench show {made}")

@@ -31,7 +31,7 @@ from specbench.cli.options import (
     TrustRemoteCode,
     known,
 )
-from specbench.config import own_methods
+from specbench.config import own_methods, plugins
 from specbench.engine.models import architectures
 from specbench.permissions import permitted
 from specbench.report.plots.listed import KINDS
@@ -257,9 +257,10 @@ def _catalogue(kind: Kind) -> Iterator[tuple[str, str, str]]:
         yield from ((name, line, "") for name, line in architectures.described())
         return
     load: Any = {Kind.pairs: config.load_pair, Kind.methods: config.load_method, Kind.suites: config.load_suite}[kind]
+    extras = plugins.extras("methods") if kind is Kind.methods else ()
     for name in config.names(kind.value):
         spec = load(name)
-        yield name, spec.description, spec.paper
+        yield name, spec.description, " · ".join(filter(None, (spec.paper, "extras" * (name in extras))))
     if kind is Kind.methods:
         for name in own_methods.entries():
             yield name, config.load_method(f"{own_methods.ENTRY}{name}").description, ""

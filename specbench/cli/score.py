@@ -7,6 +7,7 @@ from typer import Argument, Option
 
 from specbench.cli.errors import user_errors
 from specbench.cli.options import Device, Dtype
+from specbench.config import UserError, plugins
 from specbench.permissions import permitted
 
 
@@ -16,6 +17,7 @@ def score(
     task: Annotated[
         list[str] | None, Option(help="a task to grade; may be repeated; default: those that only a judge can score")
     ] = None,
+    form: Annotated[str, Option(help="how it grades: mt-bench, or by what an installed package brings")] = "mt-bench",
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
@@ -24,11 +26,13 @@ def score(
     `specbench score runs/transfer --judge Qwen/Qwen3-32B`
     """
     from specbench.report.finding import show
-    from specbench.report.views.grades import view
     from specbench.results.stored import stored_run
 
     with user_errors(), permitted(fetch_models=[judge]):
         stored_run(run)
-        from specbench.studies import mt_judge  # after the run is found, as this import takes seconds
-
-        show(view(mt_judge.score(run, judge, task or [], device, dtype)))
+        forms = plugins.entries("judges")
+        if form not in forms:
+            known = f"there are {', '.join(forms)}" if forms else f"the package {plugins.EXTRAS} brings mt-bench"
+            raise UserError(f"--form {form}: nothing here grades so; {known}")
+        grade = forms[form].load()  # after the run is found, as this import takes seconds
+        show(grade(run, judge, task or [], device, dtype))

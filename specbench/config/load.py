@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from specbench.base.errors import UserError, did_you_mean
 from specbench.base.untrusted import read_mapping
-from specbench.config import lm_eval_tasks, own_methods
+from specbench.config import lm_eval_tasks, own_methods, plugins
 from specbench.config.messages import wrong_value
 from specbench.config.own_tasks import resolved_line, tasks_of_folder
 from specbench.config.specs import (
@@ -41,8 +41,14 @@ def names(kind: str) -> list[str]:
 
 
 def files(kind: str) -> dict[str, Path]:
-    """The YAML files in suites/ by name; kind is `pairs`, `methods`, which lie in families, or `suites`."""
-    return {path.stem: path for path in _folder(kind).glob("**/*.yaml" if kind == "methods" else "*.yaml")}
+    """The YAML files by name; kind is `pairs`, `methods`, which lie in families, or `suites`.
+
+    Those of the extras' methods lie beside their modules, and those of their suites in a folder `suites` there.
+    """
+    own = {path.stem: path for path in _folder(kind).glob("**/*.yaml" if kind == "methods" else "*.yaml")}
+    if kind == "methods":
+        return {name: plugins.folder(entry) / f"{name}.yaml" for name, entry in plugins.extras("methods").items()} | own
+    return {path.stem: path for folder in plugins.folders() for path in folder.glob(f"{kind}/*.yaml")} | own
 
 
 def load_pair(text: str | PairSpec) -> PairSpec:

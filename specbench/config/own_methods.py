@@ -4,14 +4,14 @@ Here only their names and settings are read. `methods.own` imports them, with pe
 """
 
 import re
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 from specbench.base.errors import UserError
 from specbench.base.untrusted import is_file, read_mapping
+from specbench.config import plugins
 
-GROUP = "specbench.methods"  # of entry points
 ENTRY = "entry-point:"  # before the name of one, in `MethodSpec.method`
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -30,20 +30,23 @@ def implementation(text: str) -> str | None:
 
 
 def entries() -> dict[str, EntryPoint]:
-    """The methods of installed packages, by name."""
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+    """The methods of installed packages that are not of this project, by name."""
+    return {name: entry for name, entry in plugins.entries("methods").items() if not plugins.of_extras(entry)}
 
 
 def yaml_of(method: str) -> Path:
     """The file with the description and the settings of an own method, which may be missing."""
+    if method.startswith(ENTRY):
+        name = method.removeprefix(ENTRY)
+        return plugins.folder(entries()[name]) / f"{name}.yaml"
     return Path(method).with_suffix(".yaml")
 
 
 def read(text: str, shipped: list[str]) -> dict[str, Any]:
     """The description of an own method, as a method's YAML holds it, with `name` and `method`.
 
-    A file's description and settings are in the YAML of the same name beside it, if there is one. What it leaves out
-    are the defaults of the method's `Settings`.
+    Its description and settings are in the YAML of its name beside its module, if there is one. What it leaves out are
+    the defaults of the method's `Settings`.
 
     Args:
         text: FILE.py, NAME=FILE.py, or the name of an entry point (also with ENTRY before it).
@@ -54,9 +57,9 @@ def read(text: str, shipped: list[str]) -> dict[str, Any]:
     """
     if not text.endswith(".py"):
         name = text.removeprefix(ENTRY)
-        package = entries()[name].dist if name in entries() else None
-        made_by = f"of the package {package.name} {package.version}" if package else "of a package"
-        return {"name": name, "method": f"{ENTRY}{name}", "description": f"An own method, {made_by}"}
+        method, entry = f"{ENTRY}{name}", entries().get(name)
+        described = {"description": f"An own method, of {plugins.package(entry) if entry else 'a package'}"}
+        return described | (_beside(method) if entry else {}) | {"name": name, "method": method}
     name, equals, file = text.rpartition("=")
     path = Path(file).resolve()
     name = name if equals else path.stem
@@ -66,8 +69,13 @@ def read(text: str, shipped: list[str]) -> dict[str, Any]:
         raise UserError(f"{file}: a method that specbench brings is called {name}; write OTHER_NAME={file}")
     if not is_file(path):
         raise UserError(f"there is no file {file}; `specbench new method {name}` writes one to begin with")
-    beside = yaml_of(str(path))
+    return {"description": f"An own method, {path.name}", **_beside(str(path)), "name": name, "method": str(path)}
+
+
+def _beside(method: str) -> dict[str, Any]:
+    """What the YAML beside an own method says; nothing if there is none. Raises UserError if it names a method."""
+    beside = yaml_of(method)
     raw = read_mapping(beside, str(beside)) if is_file(beside) else {}
     if taken := raw.keys() & {"method", "name"}:
         raise UserError(f"{beside}: leave out {taken.pop()!r}: the file beside it is the method")
-    return {"description": f"An own method, {path.name}", **raw, "name": name, "method": str(path)}
+    return raw

@@ -1,7 +1,7 @@
 """The decoding methods, each in a file of its own in the folder of its family, and what several families share.
 
 A method is a module with `Settings` and `build(settings, pair, watch)`: a file in any folder here, and a YAML of the
-same name in suites/methods/. No list names it.
+same name in suites/methods/, or both in a folder of the extras, found by an entry point. No list names it.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from typing import Any
 
 from specbench import config
 from specbench.base.errors import UserError
-from specbench.config import MethodSpec, Setting, load_method, validated
+from specbench.config import MethodSpec, Setting, load_method, plugins, validated
 from specbench.config.own_methods import is_own
 from specbench.methods import own
 from specbench.plan import Plan
@@ -55,7 +55,10 @@ def _shipped(name: str) -> ModuleType:
             method = importlib.import_module(".".join((__name__, *parts)))
             if hasattr(method, "build"):
                 return method
-    raise UserError(f"no method {name!r}; `specbench list methods` shows all")
+    if entry := plugins.extras("methods").get(name):
+        return entry.load()
+    missing = "" if plugins.extras("methods") else f", and the package {plugins.EXTRAS} brings more"
+    raise UserError(f"no method {name!r}; `specbench list methods` shows all{missing}")
 
 
 def settings_of(spec: MethodSpec, folder: Path) -> dict[str, Any]:

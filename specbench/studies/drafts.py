@@ -23,8 +23,8 @@ from specbench.measure import command
 from specbench.measure.prepare import load_models_of
 from specbench.plan import Plan
 from specbench.results.stored import StoredRun
-from specbench.studies.multidraft import KEY, distributions, texts_to_read
 from specbench.studies.read_again import Prompts
+from specbench.studies.two_readings import KEY, distributions, texts_to_read
 
 Counts = dict[str, list[tuple[float, float]]]  # by task: overlap and tested places of each document
 

@@ -2,13 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from specbench import config
-from specbench.base.untrusted import is_file, parse_value, read_mapping
-from specbench.config import SUITES, MethodSpec, Setting, Settings, UserError
+from specbench.base.untrusted import parse_value, read_mapping
+from specbench.config import SUITES, MethodSpec, Setting, Settings, UserError, plugins
 
 FOLDER = SUITES / "training"
 Autocast = bool | Literal["auto"]
@@ -183,13 +184,18 @@ class DelRecipe(ExitRecipe):
 COLLECTING = ("mix", "temperature", "top_k", "warped")  # settings of `Recipe` that the collected data depends on
 
 
+def recipes() -> dict[str, Path]:
+    """The files of all recipes by name; specbench's own win over those that installed packages bring."""
+    return {path.stem: path for folder in (*reversed(plugins.recipes()), FOLDER) for path in folder.glob("*.yaml")}
+
+
 def load_recipe(method: str, assignments: Iterable[str]) -> MethodSpec | None:
     """The recipe of a method, with the values of `assignments` (KEY=VALUE); None if the method has no recipe.
 
     Raises UserError for a setting that the recipe does not have.
     """
-    path = FOLDER / f"{method}.yaml"
-    if not is_file(path):
+    path = recipes().get(method)
+    if path is None:
         return None
     raw = {**read_mapping(path), "name": f"the recipe of {method}"}
     return config.override(config.validated(MethodSpec, raw, str(path)), dict(map(assignment, assignments)))

@@ -47,7 +47,7 @@ class Config(LayerConfig):
         return chosen
 
 
-def import_head(checkpoint: Path, pair: str, out: Path | None) -> Path:
+def import_head(checkpoint: Path, pair: str, out: Path | None, kind: str = KIND) -> Path:
     """Write a released adapter as a head file for a pair, and return its path.
 
     Raises UserError for a folder that holds no such adapter, and for a pair whose target it does not fit.

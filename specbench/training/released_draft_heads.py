@@ -86,7 +86,7 @@ FORMS = {
 }
 
 
-def import_head(kind: str, checkpoint: Path, pair: str, out: Path | None) -> Path:
+def import_head(checkpoint: Path, pair: str, out: Path | None, kind: str) -> Path:
     """Write released heads as a head file for a pair, and return its path.
 
     Raises UserError for a folder that holds no such heads, and for a pair whose target they do not fit.

@@ -6,6 +6,9 @@ stages of its training, each with a recipe of its own; `GOES_ON`, True if it can
 the papers whose recipes it has ("" first: a recipe of the method's own); `SCORED`, True if it scores what it generates;
 and `SHARED`, True if several workers may make what it collects within `collecting`, or the stages or presets in which
 they may. NAME is a method, or `draft`: the pair's draft model, which `sps` decodes with.
+
+Installed packages bring trainers by entry points of the group `specbench.trainers`: NAME for a method of their own, and
+in the extras NAME.PRESET for a preset of a trainer here. Their recipes lie in a folder `recipes` beside the module.
 """
 
 import importlib
@@ -16,8 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from specbench import config, methods
-from specbench.config import MethodSpec, PairSpec, TaskLine, UserError
+from specbench import config, methods, permissions
+from specbench.config import MethodSpec, PairSpec, TaskLine, UserError, plugins
+from specbench.config.own_methods import ENTRY
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.measure import parts
 from specbench.measure.parts import Advance, Opened
@@ -80,7 +84,16 @@ class Job:
 
 @cache
 def trainer(method: str) -> ModuleType | None:
-    """The module that trains a method; None if there is none."""
+    """The module that trains a method, or METHOD.PRESET; None if there is none.
+
+    Raises UserError for one of a package that the command line does not name.
+    """
+    entry = plugins.entries("trainers").get(method.removeprefix(ENTRY))
+    if entry and plugins.of_extras(entry):
+        return entry.load()
+    if entry and method.startswith(ENTRY):
+        permissions.check_entry_point(method, f"the trainer of {entry.name}")
+        return entry.load()
     stem = methods.stem_of(method)
     for name in (stem, f"{stem}/train"):
         if stem.isidentifier() and (FOLDER / f"{name}.py").is_file():
@@ -119,6 +132,7 @@ def train(
     """
     spec = config.load_method(DECODES_WITH_DRAFT if method == DRAFT else method)
     name = DRAFT if method == DRAFT else spec.method
+    base = name.removeprefix(ENTRY)
     module = trainer(name)
     if module is None:
         trainable = ", ".join((*(name for name in methods.names() if trainer(name)), DRAFT))
@@ -130,20 +144,21 @@ def train(
     settings = config.validated(methods.module(spec.method).Settings, spec.values, spec.name)
     of_stages = bool(judge or (warm_up and not getattr(module, "GOES_ON", False)))
     chosen = _chosen_stage(method, getattr(module, "STAGES", ()), stage, of_stages)
-    shared = getattr(module, "SHARED", ())
-    chosen_preset = _chosen_preset(method, getattr(module, "PRESETS", ()), preset)
+    chosen_preset = _chosen_preset(method, _presets(base, module), preset)
     part = chosen or chosen_preset
+    module = trainer(f"{base}.{part}") or module
+    shared = getattr(module, "SHARED", ())
     if staffing and shared is not True and part not in shared:
         what = f"{method} {part}".strip()
         raise UserError(f"{what} collects nothing that workers could share; leave out --workers")
-    base = load_recipe("-".join(part for part in (name, chosen, chosen_preset) if part), recipe)
+    settled = load_recipe("-".join(part for part in (base, chosen, chosen_preset) if part), recipe)
     axes = parse_grid(grid)
-    if base is None and (recipe or grid):
+    if settled is None and (recipe or grid):
         raise UserError(f"{method} is trained without a recipe; leave out --recipe and --grid")
     if (suite is None) == (not data):
         raise UserError("train needs --suite (calibration documents of its tasks) or --data TASK:SPLIT, one of them")
     pair_spec = one_device(config.load_pair(pair))
-    path = out or Path(f"{name}-{pair_spec.name}" + ("-grid" if axes else "" if name == DRAFT else ".safetensors"))
+    path = out or Path(f"{base}-{pair_spec.name}" + ("-grid" if axes else "" if name == DRAFT else ".safetensors"))
     if path.exists() and not (axes and path.is_dir()):
         raise UserError(f"{path} exists; choose another --out")
     if suite:
@@ -159,7 +174,7 @@ def train(
         plan=plan,
         out=path,
         data=tuple(data),
-        recipe=base,
+        recipe=settled,
         grid=axes,
         stage=chosen,
         preset=chosen_preset,
@@ -168,11 +183,19 @@ def train(
     )
     if staffing:
         placed = staffing.device(device)
-        opening = partial(_open, name, job, pair_spec, placed, dtype, EACH * staffing.workers)
+        key = f"{base}.{part}" if trainer(f"{base}.{part}") else name
+        opening = partial(_open, key, job, pair_spec, placed, dtype, EACH * staffing.workers)
         parts.carry_out(opening, "collecting, in shares", placed, staffing)
     made = job(pair=load_pair(pair_spec, device, dtype))
     module.train(made)
     return made
+
+
+def _presets(name: str, module: ModuleType) -> tuple[str, ...]:
+    """The presets of a trainer, its own and those of the extras; "" first if it has a recipe without one."""
+    own = getattr(module, "PRESETS", ())
+    brought = [entry.removeprefix(f"{name}.") for entry in plugins.extras("trainers") if entry.startswith(f"{name}.")]
+    return (*(own or ("",)), *brought) if brought else own
 
 
 def one_device(pair: PairSpec) -> PairSpec:

@@ -24,9 +24,9 @@ from specbench.engine.runtimes.static import STATIC
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import LAST, Unwatched
 from specbench.engine.types import Method, Sampling
-from specbench.methods.chimera import ChimeraDrafter, chimera_head
 from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter, eagle_head, head_session
-from specbench.training.chimera.fit import first_head
+from specbench_extras.chimera.chimera import ChimeraDrafter, chimera_head
+from specbench_extras.chimera.fit import first_head
 
 COUNT = 8
 (PROMPT,) = oracle.prompts(1, length=15)

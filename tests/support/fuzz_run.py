@@ -37,8 +37,9 @@ from specbench.results.documents import Document
 from specbench.results.recorder import Recorder
 from specbench.results.stored import StoredRun
 from specbench.studies import profile
-from specbench.studies.multidraft import first_levels, texts_to_read
+from specbench.studies.two_readings import texts_to_read
 from specbench.training.csd import rejected_pairs
+from specbench_extras.multidraft.study import first_levels
 
 matplotlib.use("Agg")
 TASKS = ("pocket_gsm8k", "pocket_math500")

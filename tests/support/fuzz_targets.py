@@ -47,7 +47,6 @@ from specbench.results import ceilings
 from specbench.results.importers import spec_bench, vllm
 from specbench.results.importers.foreign import write as write_run
 from specbench.studies.counterfactual import Store
-from specbench.studies.mt_judge import _remember
 from specbench.studies.replay import read_traces
 from specbench.tasks.prompts import PromptFile
 from specbench.training import recipe
@@ -57,6 +56,7 @@ from specbench.training.csd import _beginnings
 from specbench.training.eagle3 import released as eagle_head
 from specbench.training.rest import _of_file, build
 from specbench.training.specdecpp import released as acceptance_head
+from specbench_extras.mt_judge.score import _remember
 
 WORDS = Pair("made", {"target": SimpleNamespace()}, TOKENIZER)  # no reader of these files asks a model
 CPU = torch.device("cpu")

@@ -23,13 +23,13 @@ from specbench.methods.blocks.dflash import block_head
 from specbench.training import answered as data
 from specbench.training import heads
 from specbench.training.answered import Answered, blocks
-from specbench.training.deer import TwoStages
 from specbench.training.dflash import fit, outputs
 from specbench.training.dflash import train as dflash
 from specbench.training.dflash.fit import Training, new_head, pack, weights_of
 from specbench.training.documents import Document
-from specbench.training.recipe import BlockRecipe, TextBlockRecipe, load_recipe
+from specbench.training.recipe import BlockRecipe, TextBlockRecipe, load_recipe, recipes
 from specbench.training.train import trainer
+from specbench_extras.deer.train import TwoStages
 
 KINDS = ("dflash", "dflare", "deer")
 
@@ -265,7 +265,7 @@ def test_products_are_in_bfloat16_on_a_gpu_alone():
     [("dflash", (5, 5, 16, 512, 7, 6e-4)), ("dflare", (7, 9, 16, 512, 7, 6e-4)), ("deer", (5, 0.5, 32, 512, 7, 6e-4))],
 )
 def test_the_recipe_has_its_sources(kind, sizes):
-    raw = (config.SUITES / "training" / f"{kind}.yaml").read_text()
+    raw = recipes()[kind].read_text()
     spec = load_recipe(kind, [])
     own, form = ("continued", TextBlockRecipe) if kind == "deer" else ("features", BlockRecipe)
     facts = form(**spec.values)

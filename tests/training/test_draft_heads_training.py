@@ -24,7 +24,7 @@ from specbench.training import hydra as hydra_training
 from specbench.training import medusa as medusa_training
 from specbench.training.answered import Answered, blocks
 from specbench.training.draft_heads import Training, first_heads, read
-from specbench.training.recipe import DraftHeadsRecipe, load_recipe
+from specbench.training.recipe import DraftHeadsRecipe, load_recipe, recipes
 
 KINDS = ("medusa", "hydra")
 METHOD = {"medusa": medusa, "hydra": hydra}
@@ -195,7 +195,7 @@ def test_accuracies_that_are_set_decide_the_tree(job, kind):
 
 def test_the_recipes_are_the_official_codes_and_their_sources_are_named():
     for kind, expected in (("medusa", (3, 1, "own", 2, 0.001)), ("hydra", (4, 1, "own", 10, 0.0005))):
-        raw, spec = config.SUITES / "training" / f"{kind}.yaml", load_recipe(kind, [])
+        raw, spec = recipes()[kind], load_recipe(kind, [])
         result = DraftHeadsRecipe(**spec.values)
         assert (result.heads, result.layers, result.output, result.epochs, result.learning_rate) == expected
         assert set(spec.values) == set(DraftHeadsRecipe.model_fields)

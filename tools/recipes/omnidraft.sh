@@ -11,7 +11,7 @@ mkdir -p "$out.methods"
 variant() {
   local file=$out.methods/$1.yaml
   shift
-  cp suites/methods/omnidraft.yaml "$file"
+  cp extras/specbench_extras/omnidraft/omnidraft.yaml "$file"
   while [ $# -gt 0 ]; do
     sed -i "/^  $1:/{n;s/value: .*/value: $2/}" "$file"
     shift 2

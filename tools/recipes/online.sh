@@ -17,7 +17,7 @@ for family in ("gsm8k", "humaneval"):
     for prompt in bundled_prompts(family, int(sys.argv[1])):
         print(json.dumps({"prompt": prompt}))
 PROMPTS
-sed -e '/interval:/{n;s/8/1/}' -e '/learning_rate:/{n;s/0.0001/0.001/}' suites/methods/osd.yaml > "$out/osd-quick.yaml"
+sed -e '/interval:/{n;s/8/1/}' -e '/learning_rate:/{n;s/0.0001/0.001/}' extras/specbench_extras/osd/osd.yaml > "$out/osd-quick.yaml"
 run_into "$out/stream" --prompts "$made" --pair pocket-weak --method sps --set sps.gamma=5 --method osd \
   --method "$out/osd-quick.yaml" --baseline sps --max-new-tokens 96 --untimed
 specbench plot drift "$out/stream" --out "$out/drift.svg"

@@ -22,7 +22,7 @@ make_once "$head" \
 variant() {
   sed -e "s|value: auto|value: $head|" -e "/strategies:/{n;s/value:.*/value: [[4, 4, 16]]/}" \
     -e "/interval:/{n;s/4/$2/}" -e "/learning_rate:/{n;s/0.0001/$3/}" \
-    suites/methods/tlt-online.yaml > "$out/tlt-$1.yaml"
+    extras/specbench_extras/tlt/tlt-online.yaml > "$out/tlt-$1.yaml"
 }
 variant fixed 1000000 0.0001
 variant online 4 0.0001

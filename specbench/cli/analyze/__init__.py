@@ -1,6 +1,10 @@
 """The group `specbench analyze`: a command for each analysis of a run, with only its own options."""
 
+from collections.abc import Callable
+
 from specbench.cli.analyze import records, texts
+from specbench.cli.analyze.shared import Analyses as Analyses
+from specbench.config import plugins
 
 HELP = (
     "What a run rejected and rescued, how good its predictions were, which method discards less, what an arbitrator or "
@@ -12,16 +16,14 @@ ANALYSES = (
     records.acceptance,
     records.frontier,
     records.collaboration,
-    records.overlap,
-    texts.mirror,
-    records.context,
-    texts.multi_draft,
-    texts.rules,
-    records.tree,
     records.complementarity,
     texts.counterfactual,
     texts.arbitrator,
     records.strength,
     texts.drafts,
-    texts.losses,
 )
+
+
+def all_analyses() -> tuple[Callable[..., None], ...]:
+    """Those here and those of the extras."""
+    return (*ANALYSES, *(entry.load() for entry in plugins.extras("analyses").values()))

@@ -6,7 +6,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from specbench.cli.analyze.shared import Method, PlainFormat, PrintedFormat, Run, show
-from specbench.cli.errors import check_out, user_errors
+from specbench.cli.errors import user_errors
 from specbench.cli.options import AllowMismatch, CellsOut, FetchModels, Plain, Printed, TrustRemoteCode
 from specbench.permissions import permitted
 
@@ -25,9 +25,14 @@ def rejections(
     `specbench analyze rejections runs/one --format csv`
     """
     with user_errors(), permitted(trust_remote_code, fetch_models=fetch_models):
-        from specbench.cli import analyses
+        from specbench.analysis import rejections as analysis
+        from specbench.analysis.texts import load_decode
+        from specbench.report.views.rejections import view
+        from specbench.results.stored import stored_run
 
-        show(*analyses.rejections(run, method), format)
+        stored = stored_run(run, method)
+        decode = load_decode(stored)
+        show(view(analysis.rejections(stored, method, decode), analysis.rescues(stored, method, decode)), format)
 
 
 def acceptance(run: Run, method: Method = None, format: PlainFormat = Plain.table) -> None:
@@ -36,9 +41,11 @@ def acceptance(run: Run, method: Method = None, format: PlainFormat = Plain.tabl
     `specbench analyze acceptance runs/one --method specdecpp`
     """
     with user_errors():
-        from specbench.cli import analyses
+        from specbench.analysis.acceptance import acceptance as figures
+        from specbench.report.views.acceptance import view
+        from specbench.results.stored import stored_run
 
-        show(*analyses.acceptance(run, method), format)
+        show(view(figures(stored_run(run, method), method)), format)
 
 
 def frontier(
@@ -57,9 +64,11 @@ def frontier(
     `specbench analyze frontier runs/one --best sps-eos[gamma=4]`
     """
     with user_errors():
-        from specbench.cli import analyses
+        from specbench.analysis.frontier import frontier as figures
+        from specbench.report.views.frontier import view
+        from specbench.results.stored import stored_run
 
-        show(*analyses.frontier(run, method, against, best), format)
+        show(view(figures(stored_run(run), method, against, best)), format)
 
 
 def collaboration(run: Run, format: PlainFormat = Plain.table) -> None:
@@ -68,51 +77,13 @@ def collaboration(run: Run, format: PlainFormat = Plain.table) -> None:
     `specbench analyze collaboration runs/one --format json`
     """
     with user_errors():
-        from specbench.cli import analyses
+        from specbench.results.stored import stored_run
 
-        show(*analyses.collaboration(run), format)
+        stored = stored_run(run)
+        from specbench.analysis.collaboration import collaboration as figures
+        from specbench.report.views.collaboration import view
 
-
-def overlap(run: Run, format: PlainFormat = Plain.table) -> None:
-    """How fast pearl and mirror would be if draft and target worked at the same time; modelled from rounds' seconds.
-
-    `specbench analyze overlap runs/one`
-    """
-    with user_errors():
-        from specbench.cli import analyses
-
-        show(*analyses.overlap(run), format)
-
-
-def context(run: Run, format: PlainFormat = Plain.table) -> None:
-    """Acceptance and times by position in the context, and prefill, memory and decoding by the prompt's length.
-
-    `specbench analyze context runs/one`
-    """
-    with user_errors():
-        from specbench.cli import analyses
-
-        show(*analyses.context(run), format)
-
-
-def tree(
-    run: Run,
-    method: Method = None,
-    nodes: Annotated[int, Option(min=1, max=512, help="the most tokens of a tree")] = 64,
-    forward_times: Annotated[
-        str | None,
-        Option(help="a profile's FILE.json, or KEY=SECONDS,…; default: from the run's records"),
-    ] = None,
-    format: PlainFormat = Plain.table,
-) -> None:
-    """How often each rank of a tree's tokens is accepted, and the best tree for that and for this machine (Sequoia).
-
-    `specbench analyze tree runs/ranks --forward-times profile.json`
-    """
-    with user_errors():
-        from specbench.cli import analyses
-
-        show(*analyses.tree(run, method, nodes, forward_times), format)
+        show(view(figures(stored)), format)
 
 
 def complementarity(
@@ -130,10 +101,14 @@ def complementarity(
     `specbench analyze complementarity runs/one --out cells.csv`
     """
     with user_errors():
-        check_out(out)
-        from specbench.cli import analyses
+        from specbench.analysis.complementarity import complementarity as analysis
+        from specbench.papers import cells
+        from specbench.report.views.complementarity import view
+        from specbench.results.stored import StoredRun, stored_run
 
-        show(*analyses.complementarity(run, method, draft, allow_mismatch or []), format, out)
+        stored, alone = stored_run(run, method), StoredRun(draft) if draft else None
+        figures = analysis(stored, method, alone, allow_mismatch or [])
+        show(view(figures), format, lambda: cells.complementarity(stored, figures), out)
 
 
 def strength(
@@ -148,9 +123,11 @@ def strength(
     `specbench analyze strength runs/weak runs/fair runs/strong`
     """
     with user_errors():
-        from specbench.cli import analyses
+        from specbench.analysis.strength import strength as figures
+        from specbench.report.views.strength import view
+        from specbench.results.stored import StoredRun
 
-        show(*analyses.strength(runs, allow_mismatch or []), format)
+        show(view(figures(list(map(StoredRun, runs)), allow_mismatch or [])), format)
 
 
 def requests(
@@ -166,6 +143,10 @@ def requests(
     `specbench analyze requests runs/one --slo ttft=0.3,tpot=0.03`
     """
     with user_errors():
-        from specbench.cli import analyses
+        from specbench.analysis.requests import request_figures
+        from specbench.report.views.requests import view
+        from specbench.results.stored import stored_run
+        from specbench.studies.under_load import parse_slo
 
-        show(*analyses.requests(run, slo), format)
+        kept = parse_slo(slo)
+        show(view(request_figures(stored_run(run), kept), kept), format)

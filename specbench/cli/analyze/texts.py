@@ -1,77 +1,19 @@
 """Analyses for which models read a run's texts again, or decode on from them."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from specbench import config
+from specbench.base.console import progress
 from specbench.cli.analyze.shared import Method, PlainFormat, PrintedFormat, Run, show
-from specbench.cli.errors import check_out, user_errors, whole_numbers
+from specbench.cli.errors import check_out, user_errors
 from specbench.cli.groups import JudgedAgain, ReadAgain, with_groups
-from specbench.cli.options import AllowMismatch, CellsOut, Device, Dtype, Pair, Plain, Printed
+from specbench.cli.options import AllowMismatch, CellsOut, Plain, Printed
 
-
-@with_groups
-def mirror(
-    run: Run,
-    method: Method = None,
-    layers: Annotated[
-        str | None, Option(help="exits of the target, such as 4,8; default: a quarter, half and three quarters")
-    ] = None,
-    format: PlainFormat = Plain.table,
-    *,
-    allowed: ReadAgain,
-) -> None:
-    """How often an early layer predicts where the next draft begins, so that it could be ready (Mirror-SD).
-
-    The target reads the texts again; the time that would be saved is modelled from the rounds' seconds.
-
-    `specbench analyze mirror runs/one --method sps --layers 6`
-    """
-    with user_errors(), allowed.permitted():
-        exits = whole_numbers("--layers", layers)
-        from specbench.cli import analyses
-
-        show(*analyses.mirror(run, method, exits, aside=format is not Plain.table), format)
-
-
-@with_groups
-def multi_draft(
-    run: Run,
-    method: Method = None,
-    drafts: Annotated[str, Option(help="how many drafts of a token, such as 2,3")] = "2,3",
-    format: PlainFormat = Plain.table,
-    *,
-    allowed: ReadAgain,
-) -> None:
-    """What several drafts of a token are worth, up to the bound of optimal transport; reads the texts again.
-
-    `specbench analyze multi-draft runs/sampled --drafts 2,3`
-    """
-    with user_errors(), allowed.permitted():
-        counts = whole_numbers("--drafts", drafts)
-        from specbench.cli import analyses
-
-        show(*analyses.multi_draft(run, method, counts, aside=format is not Plain.table), format)
-
-
-@with_groups
-def rules(
-    run: Run,
-    method: Method = None,
-    format: PlainFormat = Plain.table,
-    *,
-    allowed: ReadAgain,
-) -> None:
-    """How many drafted tokens each rule of acceptance keeps; reads the drafts of a sampled run again.
-
-    `specbench analyze rules runs/sampled`
-    """
-    with user_errors(), allowed.permitted():
-        from specbench.cli import analyses
-
-        show(*analyses.rules(run, method, aside=format is not Plain.table), format)
+if TYPE_CHECKING:
+    from specbench.report.finding import Finding
 
 
 @with_groups
@@ -96,11 +38,17 @@ def counterfactual(
     `specbench analyze counterfactual runs/one --states 400 --out cells.csv`
     """
     with user_errors(), allowed.permitted():
-        check_out(out)
-        from specbench.cli import analyses
+        from specbench.results.stored import stored_run
 
-        amounts = states, seed, batch
-        show(*analyses.counterfactual(run, method, amounts, folder, aside=format is not Printed.table), format, out)
+        check_out(out)
+        stored = stored_run(run, method)
+        from specbench.papers import cells
+        from specbench.report.views.counterfactual import view
+        from specbench.studies import counterfactual as study
+
+        aside = format is not Printed.table  # progress is printed on stderr, as stdout is for programs
+        figures = study.carry_out(stored, method, states, seed, batch, folder, aside)
+        show(view(figures), format, lambda: cells.counterfactual(stored, figures), out)
 
 
 @with_groups
@@ -119,9 +67,13 @@ def arbitrator(
     `specbench analyze arbitrator runs/one --method cospec[mask=causal] --format csv`
     """
     with user_errors(), allowed.permitted():
-        from specbench.cli import analyses
+        from specbench.results.stored import stored_run
 
-        show(*analyses.arbitrator(run, method, seed, aside=format is not Plain.table), format)
+        stored = stored_run(run, method)
+        from specbench.report.views.arbitrator import view
+        from specbench.studies import arbitrator as study
+
+        show(view(study.carry_out(stored, method, seed, format is not Plain.table)), format)
 
 
 @with_groups
@@ -140,37 +92,16 @@ def drafts(
     `specbench analyze drafts better.before better.after`
     """
     with user_errors(), allowed.permitted():
-        from specbench.cli import analyses
-
-        show(*analyses.drafts(runs, method, allow_mismatch or [], aside=format is not Plain.table), format)
+        show(drafts_finding(runs, method, allow_mismatch or [], format is not Plain.table), format)
 
 
-@with_groups
-def losses(
-    drafts: Annotated[list[Path], Argument(help="drafts that `specbench train --method draft` wrote, from one pair")],
-    pair: Pair = "pocket",
-    temperature: Annotated[
-        list[float] | None, Option(min=0, help="measure at this one; 0 is greedy; may be repeated; default: 0 and 1")
-    ] = None,
-    suite: Annotated[
-        str | None, Option(help="measure on test documents of this suite; default: on those held out from training")
-    ] = None,
-    documents: Annotated[int, Option(min=1, help="with --suite: documents of each task")] = 25,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    format: PlainFormat = Plain.table,
-    *,
-    allowed: ReadAgain,
-) -> None:
-    """Which loss, on which texts, makes a draft accepted: Σ min(p, q) by task on documents that none was trained on.
+def drafts_finding(runs: Sequence[Path], method: str | None, allowed: Sequence[str], aside: bool) -> "Finding":
+    """What `drafts` shows; `aside`: progress is printed on stderr. Raises UserError."""
+    from specbench.report.views.drafts import view
+    from specbench.results.stored import stored_run
+    from specbench.studies import drafts as study
+    from specbench.studies.two_readings import texts_to_read
 
-    Each draft is a folder with its NAME.held-out.jsonl beside it. Several seeds of one loss and texts are one row.
-
-    `specbench analyze losses by-tvd by-rkl --pair pocket-weak --suite pocket`
-    """
-    with user_errors(), allowed.permitted():
-        from specbench.cli import analyses
-
-        chosen, aside = config.load_pair(pair), format is not Plain.table
-        measured = analyses.losses(chosen, drafts, temperature or [0.0, 1.0], device, dtype, suite, documents, aside)
-        show(*measured, format)
+    stored = [stored_run(run, method) for run in runs]
+    with progress("reading texts", sum(len(texts_to_read(run, method)) for run in stored), aside) as advance:
+        return view(study.drafts(stored, method, allowed, advance))

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from specbench.base import files
 from specbench.base.untrusted import brief, is_file, parse_json
-from specbench.config import SUITES, UserError
+from specbench.config import SUITES, UserError, plugins
 from specbench.engine.models.pair import Pair
 from specbench.engine.models.whole import listed
 
@@ -29,7 +29,7 @@ VERSION = 1
 KEY = "specbench"
 SHIPPED = SUITES / "trained" / "heads"
 # Kinds whose authors released heads.
-RELEASED = ("chimera", "dflare", "dflash", "eagle", "eagle3", "hass", "hydra", "kangaroo", "medusa", "specdecpp")
+RELEASED = ("dflash", "eagle", "eagle3", "hass", "hydra", "kangaroo", "medusa", "specdecpp")
 CHECKED = ("cospec",)  # kinds that learn from whether answers are right
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SAMPLED = 4096  # how many values of each tensor the fingerprint of a model reads
@@ -192,9 +192,10 @@ def find_head(
         return read_head(Path(setting), kind, pair, shapes, reads, same_weights)
     path = shipped(kind, pair, reads)
     if path is None:
+        released = kind in RELEASED or f"{kind}-head" in plugins.entries("importers")
         raise UserError(
             f"no head of {kind} ships with {pair.name}; train one ({command(kind, pair)})"
-            + f" or import one (specbench import {kind}-head FOLDER)" * (kind in RELEASED)
+            + f" or import one (specbench import {kind}-head FOLDER)" * released
             + f" and name it by --set {kind}.{'arbitrator' if reads == 'arbitrator' else 'head'}=FILE"
         )
     return read_head(path, kind, pair, shapes, reads)
@@ -217,10 +218,11 @@ def load_once(
 
 def shipped(kind: str, pair: Pair, reads: Reads = "target") -> Path | None:
     """The head that ships with a pair, or else with another one of the same models, as far as it reads them."""
-    own = SHIPPED / f"{kind}-{pair.name}.safetensors"
-    if own.is_file():
+    folders = (SHIPPED, *plugins.folders())
+    found = {path.stem: path for folder in folders for path in folder.glob(f"{kind}-*.safetensors")}
+    if own := found.get(f"{kind}-{pair.name}"):
         return own
-    for path in sorted(SHIPPED.glob(f"{kind}-*.safetensors"), key=lambda path: path.stem):
+    for _, path in sorted(found.items()):
         with safe_open(path, framework="pt") as file:
             metadata = json.loads(file.metadata()[KEY])
         if metadata["tokenizer"] == pair.tokenizer_hash and weights(pair, reads).items() <= metadata.items():

@@ -20,22 +20,18 @@ from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.dflash.fit import Training
 from specbench.training.heads import answered_lessons
-from specbench.training.opd import train as replay
 from specbench.training.publish import announce, checkpoint_of, flush_right, publish
 from specbench.training.recipe import BlockRecipe, SlotRecipe
 from specbench.training.train import Job
 
 Recipe = TypeVar("Recipe", bound=SlotRecipe)
 
-PRESETS = ("", replay.PRESET)
 GOES_ON = True  # --warm-up: the weights begin as those of a head of the same sizes; see train.py
-SHARED = ("",)  # workers may share what it collects, except for Draft-OPD; see train.py
+SHARED = True  # workers may share what it collects; see train.py
 
 
 def train(job: Job) -> None:
-    """As `train_block_head`, by the recipe of DFlash and DFlare; or by that of Draft-OPD."""
-    if job.preset == replay.PRESET:
-        return replay.train_blocks(job)
+    """As `train_block_head`, by the recipe of DFlash and DFlare."""
     train_block_head(job, BlockRecipe, Training)
 
 

@@ -49,7 +49,7 @@ class Config(LayerConfig):
         return super().in_head_file()
 
 
-def import_head(checkpoint: Path, pair: str, out: Path | None) -> Path:
+def import_head(checkpoint: Path, pair: str, out: Path | None, kind: str = KIND) -> Path:
     """Write a released head as a head file for a pair, and return its path.
 
     Raises UserError for a folder that holds no such head, and for a pair whose target it does not fit.

@@ -13,16 +13,13 @@ from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.eagle3.fit import Training, draft_ids, new_head
 from specbench.training.eagle3.head_file import earlier_head, publish_eagle_head
-from specbench.training.gto import train as gto
 from specbench.training.heads import answered_lessons
-from specbench.training.opd import train as replay
 from specbench.training.publish import announce, checkpoint_of, flush_right
 from specbench.training.recipe import EagleRecipe
 from specbench.training.train import Job
 
 GOES_ON = True  # --warm-up: a head that the training goes on with; see train.py
-PRESETS = ("", replay.PRESET, gto.PRESET)
-SHARED = ("", gto.PRESET)  # workers may share what it collects, except for Draft-OPD; see train.py
+SHARED = True  # workers may share what it collects; see train.py
 
 
 def train(job: Job) -> None:
@@ -30,10 +27,6 @@ def train(job: Job) -> None:
 
     A head to go on with brings its draft vocabulary. Raises UserError as `answered_lessons` does.
     """
-    if job.preset == replay.PRESET:
-        return replay.train_chain(job)
-    if job.preset == gto.PRESET:
-        return gto.train(job)
     assert job.recipe
     recipe = validated(EagleRecipe, job.recipe.values, job.recipe.name)
     target = check_target(job.pair)

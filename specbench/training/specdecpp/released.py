@@ -32,7 +32,7 @@ class Config(Settings):
     num_layers: int = Field(default=0, ge=0, le=MOST_BLOCKS)
 
 
-def import_head(checkpoint: Path, pair: str, out: Path | None) -> Path:
+def import_head(checkpoint: Path, pair: str, out: Path | None, kind: str = KIND) -> Path:
     """Write a released head as a head file for a pair, and return its path.
 
     Raises UserError for a folder that holds no such head, and for a pair whose draft has another hidden size.

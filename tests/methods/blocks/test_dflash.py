@@ -25,8 +25,8 @@ from specbench.engine.session import Session
 from specbench.engine.types import Draft, Sampling
 from specbench.methods.blocks import dflash
 from specbench.methods.blocks.dflash import BlockDrafter, DFlash, Slots, block_head
-from specbench.methods.deer import Deer, TextDrafter
 from specbench.training.dflash.fit import new_head
+from specbench_extras.deer.deer import Deer, TextDrafter
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 LONG = pytest.mark.long

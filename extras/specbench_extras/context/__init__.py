@@ -1,0 +1,1 @@
+"""Acceptance and time by the place in the context."""

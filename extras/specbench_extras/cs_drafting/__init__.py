@@ -1,0 +1,1 @@
+"""Cascade speculative drafting: a draft model that itself speculates."""

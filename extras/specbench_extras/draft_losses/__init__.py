@@ -1,0 +1,1 @@
+"""Which loss, on which texts, makes a trained draft accepted."""

@@ -1,0 +1,1 @@
+"""Graft: trees whose unsure branches are retrieved instead of drafted."""

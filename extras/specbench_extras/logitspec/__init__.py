@@ -1,0 +1,1 @@
+"""LogitSpec: the last logits guess the token after the next one."""

@@ -1,0 +1,1 @@
+"""The acceptance that several drafts per position would have had."""

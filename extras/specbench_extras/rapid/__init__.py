@@ -1,0 +1,1 @@
+"""RAPID: a draft that reads a shortened prompt; and cascades by its scores."""

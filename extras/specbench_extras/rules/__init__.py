@@ -1,0 +1,1 @@
+"""How many tokens of a run's drafts each rule of acceptance would have kept."""

@@ -1,0 +1,1 @@
+"""Several draft models for one target: routed to the best, or fused."""

@@ -1,0 +1,1 @@
+"""SpecPC: the target reads a shortened prompt."""

@@ -1,0 +1,1 @@
+"""SpecServe: drafts as long as another token promises more tokens per time."""

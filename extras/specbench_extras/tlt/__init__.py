@@ -1,0 +1,1 @@
+"""TLT: a bandit chooses the size of each tree, and a head learns meanwhile."""

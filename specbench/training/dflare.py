@@ -1,5 +1,0 @@
-"""Train DFlare's block drafter (arXiv 2606.02091): the trainer of DFlash, whose head then mixes the target's layers."""
-
-from specbench.training.dflash.train import GOES_ON, PRESETS, SHARED, train
-
-__all__ = ["GOES_ON", "PRESETS", "SHARED", "train"]
