@@ -3,7 +3,9 @@
 import atexit
 import gc
 import os
+import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,6 +16,25 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["SPECBENCH_CACHE"] = tempfile.mkdtemp(prefix="specbench-cache-")  # what a machine remembers is not tested
 atexit.register(shutil.rmtree, os.environ["SPECBENCH_CACHE"], ignore_errors=True)
 ROOT = Path(__file__).parent
+
+
+def declare_extras() -> None:
+    """Find the extras by their pyproject.toml where they are not installed, as where a machine has its own torch."""
+    from specbench.config import plugins
+
+    if plugins.extras("methods"):
+        return
+    text = (ROOT / "extras" / "pyproject.toml").read_text()
+    groups = re.findall(r'^\[project\.entry-points\."(.+)"\]\n((?:.+ = .+\n)+)', text, re.M)
+    place = Path(os.environ["SPECBENCH_CACHE"], "extras")
+    facts = place / "specbench_extras-0.dist-info"
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: specbench-extras\nVersion: 0\n")
+    (facts / "entry_points.txt").write_text("".join(f"[{group}]\n{lines}".replace('"', "") for group, lines in groups))
+    sys.path += [str(place), str(ROOT / "extras")]
+
+
+declare_extras()
 
 
 freeze = gc.freeze

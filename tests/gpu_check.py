@@ -13,7 +13,8 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 # Tests of these folders run on the device, unless they are named here with the reason.
-FOLDERS = ("engine", "methods")
+FOLDERS = (TESTS / "engine", TESTS / "methods", TESTS.parent / "extras")
+TRAINS, READS = "trains, on the CPU", "reads a run"
 NOT_GATES = {
     "test_collaboration_settings.py": "reads settings",
     "test_rest_datastore.py": "reads files of the host",
@@ -28,6 +29,11 @@ NOT_GATES = {
     "test_own_methods.py": "needs lm-eval",
     "test_runtime_choice.py": "needs lm-eval",
     "test_settings.py": "reads settings",
+    **{f"test_{name}_training.py": TRAINS for name in ("chimera", "gto", "specblock", "speckv")},
+    **{
+        f"test_{name}.py": READS for name in ("context", "draft_compare", "mirror", "mt_judge", "multidraft", "overlap")
+    },
+    **{f"test_{name}.py": READS for name in ("rules", "tree_rules", "tree_sizes")},
 }
 NEEDED = (
     *("torch", "transformers", "peft", "safetensors", "pytest", "hypothesis", "typer", "rich"),
@@ -40,7 +46,7 @@ WORKERS = min(12, os.cpu_count() or 1)  # each holds the device's context, half 
 
 def gates() -> list[Path]:
     """The files of the gate tests."""
-    paths = sorted(path for folder in FOLDERS for path in (TESTS / folder).rglob("test_*.py"))
+    paths = sorted(path for folder in FOLDERS for path in folder.rglob("test_*.py"))
     return [path for path in paths if path.name not in NOT_GATES]
 
 

@@ -47,7 +47,8 @@ def files(kind: str) -> dict[str, Path]:
     """
     own = {path.stem: path for path in _folder(kind).glob("**/*.yaml" if kind == "methods" else "*.yaml")}
     if kind == "methods":
-        return {name: plugins.folder(entry) / f"{name}.yaml" for name, entry in plugins.extras("methods").items()} | own
+        brought = [plugins.folder(entry) / f"{name}.yaml" for name, entry in plugins.extras("methods").items()]
+        return {path.stem: path for path in brought if path.is_file()} | own
     return {path.stem: path for folder in plugins.folders() for path in folder.glob(f"{kind}/*.yaml")} | own
 
 

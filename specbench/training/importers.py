@@ -1,8 +1,8 @@
 """Which module imports a released head: `specbench import KIND-head`.
 
-A module has `import_head(checkpoint, pair, out, kind)`, which writes a head file and returns its path. Installed packages
-bring more by entry points of the group `specbench.importers`, which are such modules; one whose checkpoints may be
-names on the hub has a true `HUB`.
+A module has `import_head(checkpoint, pair, out, kind)`, which writes a head file and returns its path. Installed
+packages bring more by entry points of the group `specbench.importers`, which are such modules; one whose checkpoints
+may be names on the hub has a true `HUB`.
 """
 
 import importlib

@@ -82,7 +82,7 @@ def test_the_lock_files_are_those_that_are_installed():
     commands = [word for line in done.stdout.splitlines() for word in line.split("||") if "pip install" in word]
     assert all("--no-deps" in command and "--no-build-isolation" in command for command in commands)
     unhashed = [command for command in commands if "--require-hashes" not in command]
-    assert [one.split()[-2:] for one in unhashed] == [["-e", "."]] * len(unhashed)
+    assert [one.split()[-4:] for one in unhashed] == [["-e", ".", "-e", "extras"]] * len(unhashed)
     recipe = (ROOT / "tools" / "recipes" / "server-test.sh").read_text()
     installed = re.findall(r"-r tools/supply/([\w-]+)\.txt", done.stdout + recipe)
     assert set(installed) == {file.stem for file in FILES}

@@ -29,6 +29,7 @@ def built(tmp_path_factory) -> Path:
         archive.extractall(folder, filter="data")
     source = folder / packed.name.removesuffix(".tar.gz")
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=source)
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder / "extras", cwd=source / "extras")
     return folder
 
 
@@ -86,6 +87,15 @@ def test_the_wheel_holds_all_that_is_used_and_nothing_else(built):
     assert [name for name in held if held[name] != wanted[name]] == []
 
 
+def test_the_wheel_of_the_extras_holds_all_but_its_tests(built):
+    wanted = {f"specbench_extras/{name}": text for name, text in tree(ROOT / "extras" / "specbench_extras").items()}
+    (wheel,) = (built / "extras").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+    assert held == {name: text for name, text in wanted.items() if "/tests/" not in name}
+    assert {Path(name).suffix for name in held} == {".py", ".yaml", ".safetensors"}
+
+
 def test_the_wheel_says_what_it_is(built):
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -112,6 +122,8 @@ def test_the_installed_wheel_runs_from_anywhere(installed, tmp_path):
     where = run(installed / "python", "-c", "import specbench; print(specbench.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(installed.parent.resolve())
     assert "Usage: specbench" in run(installed / "specbench", "--help", cwd=tmp_path)
+    methods = run(installed / "specbench", "list", "methods", cwd=tmp_path)
+    assert "csd " in methods and "omnidraft" not in methods  # which the extras bring
     pairs = run(installed / "specbench", "list", "pairs", cwd=tmp_path)
     assert all(file.stem in pairs for file in (ROOT / "suites" / "pairs").glob("*.yaml"))
 
