@@ -6,7 +6,7 @@ pages, and its size in memory is computed, from its dictionaries if the footer d
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -26,6 +26,7 @@ from specbench.base.untrusted import Source, brief, opened
 LEAST = 2**27  # bytes that any file, or any row group that is read for itself, may take in memory
 TIMES = 64  # bytes in memory granted for each byte of the file; real files need up to 26
 LARGE = 2**31  # bytes that a file may take that is read a row group at a time
+ROW, MOST_ROWS = 2**10, 2**20  # bytes granted for a row that is accounted for, and such rows in one row group
 # For example: a page of another size than the footer says, an index outside its dictionary, text that is not UTF-8.
 ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, NotImplementedError)
 VERIFY = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
@@ -36,14 +37,17 @@ _Identity = tuple[int, ...]  # of a file as it is now
 class Rows:
     """The rows of Parquet files, of which one row group at a time is in memory; each reading opens the files anew."""
 
-    def __init__(self, sources: Sequence[Source], schema: pa.Schema, remedy: str = "") -> None:
+    def __init__(
+        self, sources: Sequence[Source], schema: pa.Schema, remedy: str = "", accounted: Callable[[], int] = int
+    ) -> None:
         """Rows of files that may be damaged.
 
         Args:
             schema: the columns; those that a file lacks are null, and others are not read.
             remedy: what the user can do about a damaged file; it ends the error message.
+            accounted: how many rows another table accounts for; it is asked if a file would be large in memory.
         """
-        self.sources, self.schema, self.remedy = sources, schema, remedy
+        self.sources, self.schema, self.remedy, self.accounted = sources, schema, remedy, accounted
         self._checked: set[_Identity] = set()
 
     def to_batches(self, columns: Columns = None, filter: pc.Expression | None = None) -> Iterator[pa.RecordBatch]:
@@ -66,13 +70,18 @@ class Rows:
         identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         groups = footer_columns(file)
         if identity not in self._checked:
-            _check_sizes(file, source, groups, LARGE, f"; {self.remedy}" * bool(self.remedy))
+            _check_sizes(file, source, groups, LARGE, f"; {self.remedy}" * bool(self.remedy), self.accounted)
             self._checked.add(identity)
         return len(groups)
 
 
 def check(
-    source: Source, schema: pa.Schema | None = None, needed: Sequence[str] = (), remedy: str = "", least: int = LEAST
+    source: Source,
+    schema: pa.Schema | None = None,
+    needed: Sequence[str] = (),
+    remedy: str = "",
+    least: int = LEAST,
+    accounted: Callable[[], int] = int,
 ) -> pa.Schema:
     """The schema of a file, after checks.
 
@@ -81,12 +90,13 @@ def check(
         needed: columns that must be there.
         remedy: what the user can do; it ends the error message.
         least: bytes in memory that are granted to any file.
+        accounted: as of `Rows`.
 
     Raises:
         UserError: the file is damaged, of another form, or would be far larger in memory than on the disk.
     """
     with _errors(source, remedy), opened(source, remedy=remedy) as file:
-        return _checked(file, source, schema, needed, remedy, least)
+        return _checked(file, source, schema, needed, remedy, least, accounted)
 
 
 def read(
@@ -132,10 +142,16 @@ def _errors(source: Source, remedy: str = "") -> Iterator[None]:
 
 
 def _checked(
-    file: BinaryIO, source: Source, schema: pa.Schema | None, needed: Sequence[str], remedy: str, least: int
+    file: BinaryIO,
+    source: Source,
+    schema: pa.Schema | None,
+    needed: Sequence[str],
+    remedy: str,
+    least: int,
+    accounted: Callable[[], int] = int,
 ) -> pa.Schema:
     end = f"; {remedy}" if remedy else ""
-    _check_sizes(file, source, footer_columns(file), least, end)
+    _check_sizes(file, source, footer_columns(file), least, end, accounted)
     stored = pq.ParquetFile(file).schema_arrow
     names = stored.names
     for name in needed:
@@ -151,8 +167,18 @@ def _checked(
     return stored
 
 
-def _check_sizes(file: BinaryIO, source: Source, groups: list[list[Column]], least: int, end: str = "") -> None:
-    """Refuse a file that would take more memory than `least`, or more than LEAST in one row group, for its size."""
+def _check_sizes(
+    file: BinaryIO,
+    source: Source,
+    groups: list[list[Column]],
+    least: int,
+    end: str = "",
+    accounted: Callable[[], int] = int,
+) -> None:
+    """Refuse a file that would take more memory than `least`, or more than LEAST in one row group, for its size.
+
+    More is granted for rows that another table accounts for: equal values of many rows take a few bytes in a file.
+    """
     size = os.fstat(file.fileno()).st_size
     check_pages(file, groups)
     numbers = range(len(groups))
@@ -162,6 +188,10 @@ def _check_sizes(file: BinaryIO, source: Source, groups: list[list[Column]], lea
         stretches.append((range(number, number + 1), LEAST + TIMES * min(size, packed)))
     for some, most in stretches:
         bound = sum(_upper_bound(groups[number]) for number in some)
+        if bound <= most:
+            continue
+        rows = sum(min((column.values for column in groups[number]), default=0) for number in some)
+        most += ROW * min(rows, accounted(), MOST_ROWS * len(some))
         if bound > most and _measured(file, {number: groups[number] for number in some}, most) > most:
             raise UserError(f"{source} would take more than {most // 2**20} MiB of memory, and has {size} bytes{end}")
 

@@ -43,7 +43,7 @@ def check(rows: Rows, name: str, methods: Sequence[str], tasks: Sequence[str]) -
             draft, or a row twice.
     """
     for source in rows.sources:
-        schema = parquet.check(source, SCHEMAS[name], KEYS[name], rows.remedy, parquet.LARGE)
+        schema = parquet.check(source, SCHEMAS[name], KEYS[name], rows.remedy, parquet.LARGE, rows.accounted)
         if _version(schema) > records.VERSION:
             raise UserError(f"{source} was written by a later version of specbench; read it with that one")
     keys = TEXT if name != "scores" else [*KEYS[name], "doc_id"]

@@ -5,7 +5,7 @@ A finished run holds `samples.parquet` and `rounds.parquet`, an unfinished one t
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -196,7 +196,30 @@ def parts(folder: Folder) -> list[Part]:
 
 
 def write_table(target: Source, rows: Iterable[dict[str, Any]], schema: pa.Schema) -> None:
-    parquet.put(target, pa.Table.from_pylist(list(rows), schema=_marked(schema)), WRITING)
+    parquet.put(target, table_of(list(rows), _marked(schema)), WRITING | {"row_group_size": GROUP})
+
+
+def table_of(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows as a table. Columns that no row has are made at once: most columns of most tables are null."""
+    known = set(chain.from_iterable(rows))
+    return filled({name: [row.get(name) for row in rows] for name in schema.names if name in known}, len(rows), schema)
+
+
+def filled(columns: Mapping[str, Any], count: int, schema: pa.Schema) -> pa.Table:
+    """A table of `count` rows, of which the columns that are not given are null."""
+    arrays = [
+        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def write_tables(target: Source, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
+    """Write a table that may not fit into memory, of parts in the order of their rows."""
+    member = target if isinstance(target, Member) else Member(Folder.at(target.parent), target.name)
+    with parquet.whole(member, _marked(schema), WRITING) as writer:
+        for table in tables:
+            writer.write_table(table.cast(_marked(schema)))
 
 
 def write_frame(target: Source, frame: pd.DataFrame) -> None:

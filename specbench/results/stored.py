@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from specbench.base.environment import MUST_AGREE
 from specbench.base.errors import did_you_mean
@@ -193,13 +194,20 @@ class StoredRun:
         if name not in self._checked:
             methods, tasks = [spec.name for spec in self.plan.methods], [line.task for line in self.plan.tasks]
             remedy = f"put a sound copy in its place, or `specbench run --resume {self.folder}` decodes what is lost"
-            rows = Rows(records.files_of(self._open, name, self._parts), check_tables.SCHEMAS[name], remedy)
+            files = records.files_of(self._open, name, self._parts)
+            rows = Rows(files, check_tables.SCHEMAS[name], remedy, self._rounds_told if name == "rounds" else int)
             texts = check_tables.check(rows, name, methods, tasks)
             if name == "rounds" and len(texts):
                 self._checked_rows("samples")
                 check_tables.check_texts(texts, self._checked["samples"][1], rows.sources[0])
             self._checked[name] = rows, texts
         return self._checked[name][0]
+
+    def _rounds_told(self) -> int:
+        """How many rounds the samples account for: one for each token at most, the prefill's, and one that is cut."""
+        tokens = pc.coalesce(pc.field("new_tokens"), pc.list_value_length(pc.field("tokens")), pc.scalar(0))
+        batches = self._checked_rows("samples").to_batches({"tokens": tokens})
+        return sum((pc.sum(batch["tokens"]).as_py() or 0) + 2 * batch.num_rows for batch in batches)
 
     def kept(self, chosen: Mapping[str, Collection[int]]) -> dict[documents.Key, documents.Document]:
         """Prompts and reference answers of documents by task, as far as they were kept. Raises UserError."""

@@ -3,12 +3,14 @@
 import hashlib
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
+import numpy as np
+import pyarrow as pa
 from pydantic import ConfigDict, Field
 
 from specbench.base.console import warn
@@ -22,6 +24,7 @@ from specbench.results.importers.conditions import unlike
 
 BASELINE = "vanilla"
 MOST_BYTES, MOST_VALUES = 2**29, 20_000_000  # of a file
+AT_ONCE = 200_000  # rounds that are written at once
 
 LARGEST = 2**31 - 2  # a count which, with one more, fits into the records
 Count: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -35,6 +38,14 @@ class Entry(Settings):
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
 
+class Rounds(NamedTuple):
+    """The rounds of a sample after the prefill, by column: there may be millions of them in a file."""
+
+    sample: int  # its place among the samples
+    count: int
+    columns: Mapping[str, Sequence[Any]]
+
+
 @dataclass
 class Figures:
     """The figures of one method in a file; samples and rounds lack only the method's name."""
@@ -43,24 +54,58 @@ class Figures:
     sha256: str
     name: str
     samples: list[Row] = field(default_factory=list)
-    rounds: list[Row] = field(default_factory=list)
+    rounds: list[Rounds] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     totals: list[Row] = field(default_factory=list)
     origin: dict[str, str] = field(default_factory=dict)  # `host`, `began` and `ended`, as far as they are told
     ordered: bool = True  # the rounds stand in the order of their texts
     conditions: dict[str, Any] = field(default_factory=dict)  # what must agree in files that are compared
 
-    def add(self, task: str, doc_id: int, repeat: int, sample: Row, rounds: Sequence[Row]) -> None:
-        """Add a sample and its rounds after the prefill.
+    def add(
+        self, task: str, doc_id: int, repeat: int, sample: Row, rounds: Sequence[Row] | Mapping[str, Sequence[Any]]
+    ) -> None:
+        """Add a sample and its rounds after the prefill, as rows or by column.
 
         Without `rounds` the sample gets one row of nulls; a text of one token, which is the prefill's, gets none.
         """
-        key = {"repeat": repeat, "task": task, "doc_id": doc_id, "warmup": False}
-        self.samples.append(key | sample)
+        self.samples.append({"repeat": repeat, "task": task, "doc_id": doc_id, "warmup": False} | sample)
         if sample.get("finish") == "error":
             return
-        unknown: list[Row] = [] if sample.get("new_tokens") == 1 else [{}]
-        self.rounds += [key | {"round": number} | row for number, row in enumerate(rounds or unknown, 1)]
+        if isinstance(rounds, Mapping):
+            columns, count = rounds, len(next(iter(rounds.values()), ()))
+        else:
+            names, count = dict.fromkeys(chain.from_iterable(rounds)), len(rounds)
+            columns = {name: [row.get(name) for row in rounds] for name in names}
+        if not count and sample.get("new_tokens") != 1:
+            columns, count = {}, 1
+        if count:
+            self.rounds.append(Rounds(len(self.samples) - 1, count, columns))
+
+    def tables(self, name: str) -> Iterator[pa.Table]:
+        """The rounds as parts of `records.ROUNDS`, of the method `name`."""
+        ends = np.cumsum([each.count for each in self.rounds])
+        starts = np.searchsorted(ends, np.arange(0, ends[-1] if len(ends) else 0, AT_ONCE), side="right")
+        for start, stop in zip(starts, [*starts[1:], len(self.rounds)], strict=True):
+            if start < stop:
+                yield self._table(name, self.rounds[start:stop])
+
+    def _table(self, name: str, some: Sequence[Rounds]) -> pa.Table:
+        counts = np.array([each.count for each in some])
+        total = int(counts.sum())
+        of_sample = pa.array(np.repeat(np.arange(len(some)), counts))
+        columns: dict[str, Any] = {"method": pa.repeat(name, total)}
+        for key in ("repeat", "task", "doc_id", "warmup"):
+            values = pa.array([self.samples[each.sample][key] for each in some], records.ROUNDS.field(key).type)
+            columns[key] = values.take(of_sample)
+        columns["round"] = np.arange(total) - np.repeat(counts.cumsum() - counts, counts) + 1
+        for key in dict.fromkeys(chain.from_iterable(each.columns for each in some)):
+            parts = [each.columns.get(key) for each in some]
+            if all(isinstance(part, np.ndarray) for part in parts):
+                columns[key] = np.concatenate(parts)
+            else:
+                lists = ([None] * each.count if part is None else part for part, each in zip(parts, some, strict=True))
+                columns[key] = list(chain.from_iterable(lists))
+        return records.filled(columns, total, records.ROUNDS)
 
 
 def text_of(path: Path) -> tuple[str, str]:
@@ -71,18 +116,35 @@ def text_of(path: Path) -> tuple[str, str]:
 
 def entries(path: Path, text: str) -> list[tuple[str, Row]]:
     """The objects in the text of a JSON or JSON Lines file, each with its place for messages."""
+    return list(each_entry(path, text))
+
+
+def each_entry(path: Path, text: str) -> Iterator[tuple[str, Row]]:
+    """The same, of which one after the other is in memory if the file is JSON Lines."""
     try:
         whole = parse_json(text, str(path), values=MOST_VALUES)
-        objects = whole if isinstance(whole, list) else [whole]
-        located = [(f"{path}, entry {n}", entry) for n, entry in enumerate(objects, 1)]
     except UserError:
-        located = [(f"{path}, line {n}", _line(path, n, x)) for n, x in enumerate(text.split("\n"), 1) if x.strip()]
-    if not located:
-        raise UserError(f"{path} holds no entries")
+        located = ((f"{path}, line {n}", _line(path, n, x)) for n, x in enumerate(_lines(text), 1) if x.strip())
+    else:
+        objects = whole if isinstance(whole, list) else [whole]
+        located = ((f"{path}, entry {n}", entry) for n, entry in enumerate(objects, 1))
+    empty = True
     for where, entry in located:
         if not isinstance(entry, dict):
             raise UserError(f"{where}: not an object with keys; is this another kind of file?")
-    return located
+        empty = False
+        yield where, entry
+    if empty:
+        raise UserError(f"{path} holds no entries")
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The lines of a text, without a list of them all."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
 
 
 def _line(path: Path, number: int, text: str) -> Any:
@@ -126,16 +188,14 @@ def write(
     folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{kind}-{'-'.join(parts).replace('/', '_')}"
     if folder.exists():
         raise UserError(f"{folder} exists; choose another --out")
-    samples, rounds = (
-        [row | {"method": name} for name, figures in parts.items() for row in getattr(figures, table)]
-        for table in ("samples", "rounds")
-    )
+    samples = [row | {"method": name} for name, figures in parts.items() for row in figures.samples]
+    rounds = chain.from_iterable(figures.tables(name) for name, figures in parts.items())
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".import-", dir=folder.parent) as temporary:
         made = Path(temporary) / folder.name
         made.mkdir()
         write_json(made / "manifest.json", _manifest(kind, pair, parts, warnings))
-        records.write_table(made / "rounds.parquet", rounds, records.ROUNDS)
+        records.write_tables(made / "rounds.parquet", rounds, records.ROUNDS)
         records.write_table(made / "samples.parquet", samples, records.SAMPLES)
         records.write_table(made / "scores.parquet", [], records.SCORES)
         made.replace(folder)  # whole or not at all

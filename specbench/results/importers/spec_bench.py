@@ -1,14 +1,16 @@
 """Spec-Bench's answer files."""
 
 from collections import defaultdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, model_validator
+import numpy as np
+from pydantic import Field, field_validator, model_validator
 
 from specbench.config import UserError, validated
 from specbench.results.importers import origin
-from specbench.results.importers.foreign import LARGEST, Count, Entry, Figures, Row, Seconds, entries, text_of
+from specbench.results.importers.foreign import LARGEST, Count, Entry, Figures, Row, Seconds, each_entry, text_of
 
 MOST_NAMED = 10  # questions named in a warning
 FAILED = "ERROR"  # the text that Spec-Bench gives a prompt that raised
@@ -20,7 +22,7 @@ class Choice(Entry):
     turns: list[str]
     new_tokens: list[Count]
     wall_time: list[Seconds]
-    accept_lengths: list[Count | list[Count]] | None = None
+    accept_lengths: Any = None  # a number for each round, or a list of them for each turn; afterwards an array
 
     @model_validator(mode="before")
     @classmethod
@@ -30,6 +32,23 @@ class Choice(Entry):
         if isinstance(times, list) and isinstance(data.get("turns"), list) and FAILED in data["turns"]:
             return data | {"wall_time": [0.0 if seconds != seconds else seconds for seconds in times]}
         return data
+
+    @field_validator("accept_lengths")
+    @classmethod
+    def _counts(cls, value: Any) -> "np.ndarray[Any, Any] | None":
+        """All lengths in their order; there may be millions in a file, so they are checked as one array."""
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise ValueError("accept_lengths must be a list")
+        nested = list in set(map(type, value))
+        flat = list(chain.from_iterable(x if isinstance(x, list) else [x] for x in value)) if nested else value
+        if set(map(type, flat)) - {int}:
+            raise ValueError("accept_lengths must be whole numbers")
+        lengths = np.array(flat, dtype=object if max(flat, default=0) > LARGEST else np.int64)
+        if flat and (lengths.min() < 0 or lengths.max() > LARGEST):
+            raise ValueError(f"accept_lengths must be from 0 to {LARGEST}")
+        return lengths.astype(np.int32)
 
     @model_validator(mode="after")
     def _alike(self) -> "Choice":
@@ -51,7 +70,7 @@ class Answer(Entry):
 def read(path: Path, by_category: bool) -> Figures:
     """The figures in an answer file; with `by_category`, each category is a task, and MT-Bench's are one."""
     text, digest = text_of(path)
-    answers = [(where, validated(Answer, entry, where)) for where, entry in entries(path, text)]
+    answers = [(where, validated(Answer, entry, where)) for where, entry in each_entry(path, text)]
     names = {answer.model_id for _, answer in answers}
     if len(names) > 1:
         raise UserError(f"{path} mixes answers of {', '.join(sorted(names))}; give each method a file of its own")
@@ -74,9 +93,10 @@ def read(path: Path, by_category: bool) -> Figures:
                 sample |= {"new_tokens": sum(choice.new_tokens), "wall_seconds": sum(choice.wall_time)}
                 for turn, seconds in enumerate(choice.wall_time, 1):
                     times[seconds].append(f"{answer.question_id} (turn {turn})")
-            turns = [item if isinstance(item, list) else [item] for item in choice.accept_lengths or []]
-            lengths = [length for turn in turns for length in turn]
-            rounds = [{"committed": n, "target_forwards": 1} for n in lengths]
+            lengths = choice.accept_lengths
+            rounds = (
+                {} if lengths is None else {"committed": lengths, "target_forwards": np.ones(len(lengths), np.int32)}
+            )
             category = "mt_bench" if answer.category in MT_BENCH else answer.category
             figures.add((by_category and category) or "spec-bench", answer.question_id, repeat, sample, rounds)
     for seconds, same in times.items():
