@@ -117,8 +117,9 @@ def per_document(samples: pd.DataFrame, rounds: Rows) -> pd.DataFrame:
     1 if the limit of new tokens ended the text.
     """
     index = timed_samples(samples).set_index(SAMPLE)
-    counts = _sums(rounds, SAMPLE, COUNTS).set_index(SAMPLE)
-    counts = counts.assign(E=_after_the_end(rounds).reindex(counts.index, fill_value=0))
+    counts = _sums(rounds, SAMPLE, COUNTS | {"N": _field("truncated").is_null().cast(pa.int32())}).set_index(SAMPLE)
+    after = _after_the_end(rounds).reindex(counts.index, fill_value=0)
+    counts = counts.assign(E=after.where(counts.N == 0)).drop(columns="N")
     counts = counts.reindex(index.index, fill_value=0).astype(float)
     # Imported runs have the first two, runs in batches the last.
     imported = index.reindex(columns=["new_tokens", "wall_seconds", "batch_seconds"]).astype(float)
@@ -136,14 +137,13 @@ def per_document(samples: pd.DataFrame, rounds: Rows) -> pd.DataFrame:
 
 
 def _after_the_end(rounds: Rows) -> "pd.Series[float]":
-    """How many drafted tokens stand after the end of each text that the end cut, by SAMPLE; NaN: not recorded.
+    """How many drafted tokens stand after the end of each text of which the end cut some, by SAMPLE.
 
     A recorded decision is `cut` there. Chains without decisions have drafted one token for each that they could commit.
     """
-    cut = ~_field("warmup") & (_field("round") > 0) & ((_field("truncated") > 0) | _field("truncated").is_null())
-    columns = [*SAMPLE, "drafted", "committed", "truncated", "decisions"]
-    rows = rounds.to_table(columns=columns, filter=cut).to_pandas()
-    after = (rows.drafted.astype(float) - rows.committed.astype(float)).where(rows.truncated.notna())
+    cut = ~_field("warmup") & (_field("round") > 0) & (_field("truncated") > 0)
+    rows = rounds.to_table(columns=[*SAMPLE, "drafted", "committed", "decisions"], filter=cut).to_pandas()
+    after = rows.drafted.astype(float) - rows.committed.astype(float)
     recorded = rows.decisions.notna()
     after[recorded] = [float((decisions == CUT).sum()) for decisions in rows.decisions[recorded]]
     return rows.assign(E=after).groupby(SAMPLE).E.agg(lambda counts: counts.sum(skipna=False))
@@ -198,9 +198,21 @@ def _sums(
     def grouped(table: pa.Table) -> pa.Table:
         return table.group_by(keys, use_threads=False).aggregate(sums).select([*keys, *(f"{n}_sum" for n in values)])
 
+    def of_stretches(batch: pa.RecordBatch) -> pa.Table:
+        """The same of rounds that stand together: by numbers, which takes a fraction of the time."""
+        starts = records.stretches(batch, keys)
+        if len(starts) > batch.num_rows // 4:
+            return grouped(pa.Table.from_batches([batch]))
+        table = pa.Table.from_batches([batch])
+        of_row = np.repeat(np.arange(len(starts)), np.diff(starts, append=batch.num_rows))
+        summed = table.select([*values]).append_column("at", pa.array(of_row)).group_by("at", use_threads=False)
+        added = summed.aggregate(sums)
+        columns = {key: table[key].take(pa.array(starts)) for key in keys}
+        return pa.table(columns | {f"{name}_sum": added[f"{name}_sum"] for name in values})
+
     decoding = ~_field("warmup") & (_field("round") > 0)
     batches = rounds.to_batches(columns=columns, filter=decoding)
-    parts = [grouped(pa.Table.from_batches([b])).rename_columns(renamed) for b in batches if b.num_rows]
+    parts = [of_stretches(batch).rename_columns(renamed) for batch in batches if batch.num_rows]
     if not parts:
         return pd.DataFrame(columns=renamed)
     return grouped(pa.concat_tables(parts)).rename_columns(renamed).to_pandas()

@@ -6,6 +6,7 @@ pages, and its size in memory is computed, from its dictionaries if the footer d
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,6 @@ LARGE = 2**31  # bytes that a file may take that is read a row group at a time
 ROW, MOST_ROWS = 2**10, 2**20  # bytes granted for a row that is accounted for, and such rows in one row group
 # For example: a page of another size than the footer says, an index outside its dictionary, text that is not UTF-8.
 ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, NotImplementedError)
-VERIFY = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 Columns: TypeAlias = list[str] | Mapping[str, pc.Expression] | None  # names, or what is computed; None: all
 _Identity = tuple[int, ...]  # of a file as it is now
 
@@ -50,29 +50,78 @@ class Rows:
         self.sources, self.schema, self.remedy, self.accounted = sources, schema, remedy, accounted
         self._checked: set[_Identity] = set()
 
-    def to_batches(self, columns: Columns = None, filter: pc.Expression | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows for which `filter` is true. Raises UserError for a file that is damaged or too large in memory."""
+    def check(self, needed: Sequence[str]) -> list[pa.Schema]:
+        """The schemas of the files, which must have the columns `needed`. Raises UserError as `parquet.check` does."""
+        schemas = []
         for source in self.sources:
             with _errors(source, self.remedy), opened(source, remedy=self.remedy) as file:
-                fragment = ds.ParquetFileFormat().make_fragment(pa.PythonFile(file, "r"))
-                for group in range(self._groups(file, source)):
-                    yield from fragment.subset(row_group_ids=[group]).to_batches(
-                        self.schema, columns=columns, filter=filter, fragment_scan_options=VERIFY
-                    )
+                schemas.append(_checked(file, source, self.schema, needed, self.remedy, LARGE, self.accounted))
+                self._checked.add(_identity(file))
+        return schemas
+
+    def to_batches(self, columns: Columns = None, filter: pc.Expression | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows for which `filter` is true. Raises UserError for a file that is damaged or too large in memory.
+
+        Columns that a row group says to have no values in are not read, so what they hold in truth has no effect.
+        """
+        wanted = _named(self.schema, columns, filter)
+        decisive = [] if filter is None else _named(self.schema, [], filter)
+        for source in self.sources:
+            with _errors(source, self.remedy), opened(source, remedy=self.remedy) as file:
+                if _identity(file) not in self._checked:
+                    end = f"; {self.remedy}" * bool(self.remedy)
+                    _check_sizes(file, source, footer_columns(file), LARGE, end, self.accounted)
+                    self._checked.add(_identity(file))
+                reader = pq.ParquetFile(file, page_checksum_verification=True)
+                for group in range(reader.num_row_groups):
+                    if decisive and not ds.dataset(self._group(reader, group, decisive)).count_rows(filter=filter):
+                        continue
+                    table = self._group(reader, group, wanted)
+                    yield from ds.dataset(table).to_batches(columns=columns, filter=filter)
 
     def to_table(self, columns: Columns = None, filter: pc.Expression | None = None) -> pa.Table:
         schema = ds.dataset(self.schema.empty_table()).to_table(columns=columns).schema
         return pa.Table.from_batches(self.to_batches(columns, filter), schema)
 
-    def _groups(self, file: BinaryIO, source: Source) -> int:
-        """The number of row groups of a file, which is checked when it is met for the first time."""
-        status = os.fstat(file.fileno())
-        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        groups = footer_columns(file)
-        if identity not in self._checked:
-            _check_sizes(file, source, groups, LARGE, f"; {self.remedy}" * bool(self.remedy), self.accounted)
-            self._checked.add(identity)
-        return len(groups)
+    def _group(self, reader: pq.ParquetFile, group: int, wanted: Sequence[str]) -> pa.Table:
+        """A row group as a table of the schema, in which the columns that are not `wanted` are null."""
+        stored = reader.schema_arrow.names
+        empty = _empty(reader.metadata.row_group(group))
+        table = reader.read_row_group(group, [name for name in wanted if name in stored and name not in empty])
+        count = reader.metadata.row_group(group).num_rows
+        if table.num_columns and table.num_rows != count:
+            raise ValueError("a row group has another number of rows than the footer says")
+        arrays = [
+            table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(count, field.type)
+            for field in self.schema
+            if field.name in wanted
+        ]
+        return pa.table(arrays, pa.schema([field for field in self.schema if field.name in wanted]))
+
+
+def _identity(file: BinaryIO) -> _Identity:
+    """What tells a file from another one, and from itself after a change."""
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _named(schema: pa.Schema, columns: Columns, filter: pc.Expression | None) -> list[str]:
+    """The columns of a schema that are asked for or occur in expressions."""
+    if columns is None:
+        return list(schema.names)
+    texts = [*columns, *map(str, columns.values() if isinstance(columns, Mapping) else ()), str(filter)]
+    words = set(re.findall(r"\w+", " ".join(texts)))
+    return [name for name in schema.names if name in words]
+
+
+def _empty(group: Any) -> set[str]:
+    """The columns that a row group says to have no values in."""
+    chunks = (group.column(i) for i in range(group.num_columns))
+    return {
+        chunk.path_in_schema.partition(".")[0]
+        for chunk in chunks
+        if chunk.statistics and chunk.statistics.has_null_count and chunk.statistics.null_count == chunk.num_values
+    }
 
 
 def check(
@@ -180,7 +229,7 @@ def _check_sizes(
     More is granted for rows that another table accounts for: equal values of many rows take a few bytes in a file.
     """
     size = os.fstat(file.fileno()).st_size
-    check_pages(file, groups)
+    groups = check_pages(file, groups)
     numbers = range(len(groups))
     stretches = [(numbers, least + TIMES * size)]
     for number in numbers if least > LEAST else ():
@@ -190,9 +239,12 @@ def _check_sizes(
         bound = sum(_upper_bound(groups[number]) for number in some)
         if bound <= most:
             continue
+        taken = {number: groups[number] for number in some}
+        if _measured(file, taken, most) <= most:
+            continue
         rows = sum(min((column.values for column in groups[number]), default=0) for number in some)
         most += ROW * min(rows, accounted(), MOST_ROWS * len(some))
-        if bound > most and _measured(file, {number: groups[number] for number in some}, most) > most:
+        if _measured(file, taken, most) > most:
             raise UserError(f"{source} would take more than {most // 2**20} MiB of memory, and has {size} bytes{end}")
 
 
@@ -209,7 +261,7 @@ def _fits(stored: pa.DataType, wanted: pa.DataType) -> bool:
 
 def _upper_bound(columns: Sequence[Column]) -> int:
     """Bytes in memory at most, by the footer: every text may be as long as its whole column."""
-    return sum(_size(column, column.stored if column.width is None else column.width) for column in columns)
+    return sum(_size(column, column.longest if column.width is None else column.width) for column in columns)
 
 
 def _size(column: Column, width: int) -> int:

@@ -43,6 +43,7 @@ class Column(NamedTuple):
     stored: int  # bytes before compression
     start: int  # place of its first page
     size: int  # bytes of its pages
+    longest: int = 0  # bytes of a value at most, of texts; afterwards, of `check_pages`
 
 
 @dataclass(frozen=True)
@@ -68,16 +69,19 @@ def columns(file: BinaryIO) -> list[list[Column]]:
         raise ValueError("its footer does not tell its columns") from None
 
 
-def check_pages(file: BinaryIO, groups: Sequence[Sequence[Column]]) -> None:
-    """Raise ValueError if pages claim more values or bytes than the footer says, or are written in unknown ways."""
+def check_pages(file: BinaryIO, groups: Sequence[Sequence[Column]]) -> list[list[Column]]:
+    """The columns with the length of their longest value.
+
+    Raises ValueError if pages claim more values or bytes than the footer says, or are written in unknown ways.
+    """
     size = os.fstat(file.fileno()).st_size
-    for group in groups:
-        for column in group:
-            _check_pages(file, column, size)
+    return [[column._replace(longest=_check_pages(file, column, size)) for column in group] for group in groups]
 
 
-def _check_pages(file: BinaryIO, column: Column, size: int) -> None:
+def _check_pages(file: BinaryIO, column: Column, size: int) -> int:
+    """How long a value is at most: as the dictionary if all are in it, else as the column."""
     at, values, stored = column.start, 0, 0
+    dictionary, plain = 0, False
     while values < column.values and at < size:  # the reader notes what is missing
         page, at = _page(file, at)
         kind, unpacked, packed = page.get(1), page.get(2, -1), page.get(3, -1)
@@ -91,9 +95,12 @@ def _check_pages(file: BinaryIO, column: Column, size: int) -> None:
             raise ValueError("a dictionary claims more values than it has bytes")
         values += count if kind != DICTIONARY else 0
         stored += unpacked
+        dictionary += unpacked if kind == DICTIONARY else 0
+        plain |= kind != DICTIONARY and encoding not in (2, 8)
         if count < (kind != DICTIONARY) or values > column.values or stored > column.stored:
             raise ValueError("a page claims more than the footer says, or nothing")
         at += packed
+    return column.stored if plain else dictionary
 
 
 def _page(file: BinaryIO, at: int) -> tuple[dict[int, Any], int]:

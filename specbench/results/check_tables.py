@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from specbench.base import parquet
 from specbench.base.errors import UserError
 from specbench.base.parquet import Rows
 from specbench.base.untrusted import Source
@@ -42,8 +42,7 @@ def check(rows: Rows, name: str, methods: Sequence[str], tasks: Sequence[str]) -
             task of the run, negative or infinite counts and times, lists whose length is not that of the round's
             draft, or a row twice.
     """
-    for source in rows.sources:
-        schema = parquet.check(source, SCHEMAS[name], KEYS[name], rows.remedy, parquet.LARGE, rows.accounted)
+    for source, schema in zip(rows.sources, rows.check(KEYS[name]), strict=True):
         if _version(schema) > records.VERSION:
             raise UserError(f"{source} was written by a later version of specbench; read it with that one")
     keys = TEXT if name != "scores" else [*KEYS[name], "doc_id"]
@@ -55,16 +54,37 @@ def check(rows: Rows, name: str, methods: Sequence[str], tasks: Sequence[str]) -
     for batch in rows.to_batches():
         if wrong := _wrong(batch, name, methods, tasks):
             raise UserError(f"{damaged} ({wrong}); this run cannot be used")
+        if name == "rounds" and (texts := _in_order(batch)) is not None:
+            tables.append(texts)
+            continue
         counted = "round" if name == "rounds" else "method"
-        sums = [(counted, "count"), (counted, "count_distinct")] if name == "rounds" else [(counted, "count")]
+        sums = [(counted, "count"), *([("round", "count_distinct"), ("round", "min"), ("round", "max")])]
         table = pa.Table.from_batches([batch]).select([*keys, *({"round"} if name == "rounds" else ())])
-        tables.append(table.group_by(keys, use_threads=False).aggregate(sums))
+        tables.append(table.group_by(keys, use_threads=False).aggregate(sums if name == "rounds" else sums[:1]))
     if not tables:
         return SCHEMAS[name].empty_table().select(keys)
     texts = pa.concat_tables(tables)
     if twice := _twice(texts, name, keys):
         raise UserError(f"{damaged} (it holds {twice} twice); this run cannot be used")
     return texts.select(keys).group_by(keys, use_threads=False).aggregate([])
+
+
+def _in_order(batch: pa.RecordBatch) -> pa.Table | None:
+    """The texts of rounds that stand together in their order, as `check` counts them; None if some do not."""
+    starts = records.stretches(batch, TEXT)
+    numbers = batch["round"].to_numpy(zero_copy_only=False)
+    inside = np.ones(len(numbers), bool)
+    inside[starts] = False
+    if len(numbers) and not (np.diff(numbers, prepend=numbers[:1])[inside] > 0).all():
+        return None
+    keys = pa.Table.from_batches([batch]).select(TEXT).take(pa.array(starts))
+    counts = pa.array(np.diff(starts, append=len(numbers)))
+    columns = {"round_count": counts, "round_count_distinct": counts}
+    columns |= {"round_min": batch["round"].take(pa.array(starts))}
+    columns |= {"round_max": pa.array(numbers[np.append(starts[1:], len(numbers)) - 1]) if len(starts) else counts}
+    for column, values in columns.items():
+        keys = keys.append_column(column, values.cast(pa.int64()))
+    return keys
 
 
 def check_texts(rounds: pa.Table, samples: pa.Table, where: Source) -> None:
@@ -155,7 +175,15 @@ def _twice(texts: pa.Table, name: str, keys: list[str]) -> str:
     if "warmup" in keys:
         texts = texts.filter(pc.invert(texts["warmup"]))
     if name == "rounds":
-        texts = texts.filter(pc.not_equal(texts["round_count"], texts["round_count_distinct"]))
+        # Parts of a text lie in several batches; in each part a round is there once, or the numbers differ.
+        within = texts.filter(pc.not_equal(texts["round_count"], texts["round_count_distinct"]))
+        parts = texts.group_by(keys, use_threads=False).aggregate(
+            [("round_count", "sum"), ("round_count", "count"), ("round_min", "min"), ("round_max", "max")]
+        )
+        several = parts.filter(pc.greater(parts["round_count_count"], 1))
+        spans = pc.add(pc.subtract(several["round_max_max"], several["round_min_min"]), 1)
+        across = several.filter(pc.greater(several["round_count_sum"], spans))
+        texts = pa.concat_tables([within.select(keys), across.select(keys)])
     else:
         texts = texts.group_by(keys, use_threads=False).aggregate([("method_count", "sum")])
         texts = texts.filter(pc.greater(texts["method_count_sum"], 1))

@@ -134,7 +134,7 @@ SCORES = pa.schema(
         pa.field("stderr", pa.float64()),
     ]
 )
-WRITING: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
+WRITING: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True, "max_rows_per_page": 200_000}
 GROUP = 50_000  # rows that are written at once
 DECISIONS = ("rejected", "accepted", "rescued", "unread", "cut")  # unread: after a rejection; cut: after the end
 
@@ -280,6 +280,22 @@ class Elements:
     row: NDArray[np.int64]  # the round in the batch
     position: NDArray[np.int64]  # in the round's list
     values: dict[str, NDArray[Any]]  # by column
+
+
+def stretches(batch: pa.RecordBatch | pa.Table, keys: Sequence[str]) -> NDArray[np.int64]:
+    """Where rows begin whose `keys` are not those of the row before: writers put the rounds of a text together."""
+    if not batch.num_rows:
+        return np.zeros(0, np.int64)
+    begins = np.zeros(batch.num_rows, bool)
+    begins[0] = True
+    for key in keys:
+        values = batch[key].combine_chunks() if isinstance(batch, pa.Table) else batch[key]
+        if pa.types.is_string(values.type):
+            values = values.dictionary_encode().indices
+        numbers = values.fill_null(-1) if not pa.types.is_boolean(values.type) else values.fill_null(False)
+        numbers = numbers.to_numpy(zero_copy_only=False)
+        begins[1:] |= numbers[1:] != numbers[:-1]
+    return np.flatnonzero(begins)
 
 
 def keys_of(batch: pa.RecordBatch, names: Sequence[str], rows: NDArray[np.int64]) -> dict[str, pa.Array]:

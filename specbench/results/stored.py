@@ -195,7 +195,9 @@ class StoredRun:
             methods, tasks = [spec.name for spec in self.plan.methods], [line.task for line in self.plan.tasks]
             remedy = f"put a sound copy in its place, or `specbench run --resume {self.folder}` decodes what is lost"
             files = records.files_of(self._open, name, self._parts)
-            rows = Rows(files, check_tables.SCHEMAS[name], remedy, self._rounds_told if name == "rounds" else int)
+            rows = Rows(
+                files, check_tables.SCHEMAS[name], remedy, (lambda: self._rounds_told) if name == "rounds" else int
+            )
             texts = check_tables.check(rows, name, methods, tasks)
             if name == "rounds" and len(texts):
                 self._checked_rows("samples")
@@ -203,6 +205,7 @@ class StoredRun:
             self._checked[name] = rows, texts
         return self._checked[name][0]
 
+    @cached_property
     def _rounds_told(self) -> int:
         """How many rounds the samples account for: one for each token at most, the prefill's, and one that is cut."""
         tokens = pc.coalesce(pc.field("new_tokens"), pc.list_value_length(pc.field("tokens")), pc.scalar(0))

@@ -83,11 +83,16 @@ class Figures:
 
     def tables(self, name: str) -> Iterator[pa.Table]:
         """The rounds as parts of `records.ROUNDS`, of the method `name`."""
-        ends = np.cumsum([each.count for each in self.rounds])
-        starts = np.searchsorted(ends, np.arange(0, ends[-1] if len(ends) else 0, AT_ONCE), side="right")
-        for start, stop in zip(starts, [*starts[1:], len(self.rounds)], strict=True):
-            if start < stop:
-                yield self._table(name, self.rounds[start:stop])
+        some: list[Rounds] = []
+        count = 0
+        for rounds in self.rounds:
+            some.append(rounds)
+            count += rounds.count
+            if count >= AT_ONCE:
+                yield self._table(name, some)
+                some, count = [], 0
+        if some:
+            yield self._table(name, some)
 
     def _table(self, name: str, some: Sequence[Rounds]) -> pa.Table:
         counts = np.array([each.count for each in some])
