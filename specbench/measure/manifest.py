@@ -59,6 +59,7 @@ def manifest(
         "tokenizer_hash": pair.tokenizer_hash,
         "inputs": {spec.name: code_hashes(spec) | methods[spec.name].inputs() for spec in plan.own},
         "lossless": [spec.name for spec in plan.own if follows_target(methods[spec.name])],
+        "rescuing": [spec.name for spec in plan.own if getattr(methods[spec.name], "rescues", False)],
         "prompts_hash": digest([request.prompt_hash for request in requests]),
         "prompt_ids": [digest(list(prompt)) for prompt in prompts],
         "requests": [[r.task, r.doc_id, r.prompt_hash, r.doc_hash] for r in requests],

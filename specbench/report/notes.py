@@ -35,6 +35,7 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
     if named:
         yield f"accept, α and τ of {named} are a server's totals: what came after the end of a text counts too"
     yield from unaccepted(summary)
+    yield from unrescued(summary, runs)
     yield from dict.fromkeys(filter(None, (unused_words(run.manifest.get("unused_generation", {})) for run in runs)))
     yield from time_warnings.unfit(measured)
     yield from unwrapped(runs, measured)
@@ -76,6 +77,18 @@ def unaccepted(summary: pd.DataFrame) -> Iterator[str]:
             yield (
                 f"{method}: not one drafted token was accepted{where}; if it drafts by a model or a head, check that "
                 "these belong to the target"
+            )
+
+
+def unrescued(summary: pd.DataFrame, runs: Sequence[StoredRun]) -> Iterator[str]:
+    """A line for each method that may rescue rejected tokens and did not: it decoded as exact verification does."""
+    able = {name for run in runs for name in run.manifest.get("rescuing", ())}
+    tasks = summary[(summary.task != compared.AVERAGE) & (summary.acceptance_rate < 1) & summary.method.isin(able)]
+    for name, rows in tasks.groupby("method", sort=False):
+        if (rows.rescue_rate == 0).all():
+            yield (
+                f"{name}: no rejected token was rescued, so its texts are those of exact verification; calibrate it "
+                "(specbench calibrate), or loosen its settings"
             )
 
 

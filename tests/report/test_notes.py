@@ -45,3 +45,17 @@ def test_empty_answers_to_prompts_without_the_chat_template(tmp_path, has_templa
     measured = pooled.measured([run])
     lines = list(warnings([run], compare.summary(measured), measured))
     assert any("add --apply-chat-template" in line for line in lines) == said
+
+
+@pytest.mark.parametrize(("rescued", "able", "said"), [(0, True, True), (1, True, False), (0, False, False)])
+def test_a_lossy_method_that_rescued_nothing_is_named(tmp_path, rescued, able, said):
+    tables = {"samples": [], "rounds": []}
+    add_sample(tables, "a", 0, "vanilla", [Round([token]) for token in (5, 6, 7, 9, 10)], "", "length")
+    drafts = drafted([6, 7, 8], [6, 7, 9], 2, 9, rescued=[1] * rescued)
+    add_sample(tables, "a", 0, "sps", [Round([5]), drafts, Round([10])], "", "length")
+    scores = [score("a", method, doc, 1.0) for method in ("vanilla", "sps") for doc in (None, 0)]
+    run = stored(tmp_path / "run", tables, ["a"], ["vanilla", "sps"], scores)
+    run.manifest["rescuing"] = ["sps"] * able
+    measured = pooled.measured([run])
+    lines = list(warnings([run], compare.summary(measured), measured))
+    assert any("sps: no rejected token was rescued" in line for line in lines) == said

@@ -90,6 +90,7 @@ class CoSpec(DraftedMethod):
     def __init__(self, target: Session, drafter: Drafter, settings: Settings, arbiter: Arbiter, hashes: dict[str, str]):
         self.target, self.drafter, self.settings, self.arbiter, self.hashes = target, drafter, settings, arbiter, hashes
         self.lossless = isinstance(arbiter, Never)
+        self.rescues = not self.lossless
         self.reach = 2 * settings.gamma + 1  # a block of drafted and target tokens after the text
 
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:

@@ -77,6 +77,7 @@ class AASD(DraftedMethod):
     """Draft a tree from the prompt; keep tokens that the target finds likely enough."""
 
     lossless = False
+    rescues = True
 
     def __init__(self, target: Session, settings: Settings) -> None:
         self.target, self.settings, self.reach = target, settings, settings.reach

@@ -45,6 +45,7 @@ class CSD(DraftedMethod):
 
     penalised = True
     lossless = False
+    rescues = True
 
     def __init__(
         self,

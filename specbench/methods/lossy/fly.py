@@ -67,6 +67,7 @@ class FLy(DraftedMethod):
     """Speculative decoding that defers the verdict on a mismatch until it has seen the tokens after it."""
 
     lossless = False
+    rescues = True
 
     def __init__(self, target: Session, drafter: Drafter, settings: Settings) -> None:
         self.target, self.settings = target, settings

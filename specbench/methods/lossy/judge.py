@@ -41,6 +41,7 @@ class Judge(DraftedMethod):
     """
 
     lossless = False
+    rescues = True
     score = staticmethod(read_states)
 
     def __init__(self, target: Session, drafter: Drafter, settings: Settings, head: Head) -> None:

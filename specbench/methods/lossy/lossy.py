@@ -35,6 +35,7 @@ class Lossy(DraftedMethod):
     """
 
     lossless = False
+    rescues = True
 
     def __init__(self, target: Session, drafter: Drafter, settings: Settings) -> None:
         self.target, self.drafter, self.settings = target, drafter, settings

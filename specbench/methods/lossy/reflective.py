@@ -30,6 +30,7 @@ class Reflective(DraftedMethod):
     """Speculative sampling on fused logits. `prompt` is the tokenised reflective prompt, without special tokens."""
 
     lossless = False
+    rescues = True
 
     def __init__(self, target: Session, drafter: Drafter, settings: Settings, prompt: Sequence[int]) -> None:
         self.target, self.drafter, self.settings = target, drafter, settings
