@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specbench.engine.models.pair import Pair
     from specbench.measure.single import Decoded
 
-Tool = Literal["spec-bench", "vllm"]
+Tool = Literal["spec-bench", "vllm", "sglang", "aiperf", "guidellm", "speed-bench", "specforge"]
 
 
 class Run:
@@ -107,6 +107,7 @@ def import_run(
     pair: str | None = None,
     by_category: bool = False,
     before: str | Path | None = None,
+    allow_mismatch: Sequence[str] = (),
 ) -> Run:
     """Turn another tool's figures into a run folder, as `specbench import` does.
 
@@ -118,22 +119,25 @@ def import_run(
         baseline: the tool's file of plain decoding, which becomes `vanilla`.
         method: the name of the method of a single file.
         pair: the name of the pair of models; by default the tool's.
-        by_category: Spec-Bench only: each category is a task.
+        by_category: Spec-Bench and SPEED-Bench only: each category is a task.
         before: vLLM only: a scrape of /metrics before the one in `files`.
+        allow_mismatch: conditions in which files may differ from the baseline, such as `rate`.
 
     Raises:
         UserError: a file is damaged or of another kind, or `out` exists.
     """
     paths = [Path(file) for file in _listed(files)]
-    plain, target = baseline and Path(baseline), out and Path(out)
-    if tool == "spec-bench":
-        folder = importers.import_spec_bench(paths, plain or None, method, pair or tool, target or None, by_category)
-    elif tool == "vllm":
-        folder = importers.import_vllm(
-            paths, plain or None, method, pair or tool, target or None, Path(before) if before else None
-        )
-    else:
-        raise config.UserError(f"no importer {tool!r}; there are spec-bench and vllm")
+    folder = importers.import_files(
+        tool,
+        paths,
+        Path(baseline) if baseline else None,
+        method,
+        pair,
+        Path(out) if out else None,
+        by_category,
+        Path(before) if before else None,
+        allow_mismatch,
+    )
     return Run(folder)
 
 

@@ -47,7 +47,7 @@ def of_texts(run: StoredRun) -> pd.DataFrame:
 
 def _untimed(run: StoredRun, timed: pc.Expression) -> "pd.Series[str]":
     """Why texts of servers have no time per token, by text, of those that have none."""
-    without = timed & pc.field("decode_seconds").is_null() & pc.field("evidence").is_valid()
+    without = timed & pc.field("decode_seconds").is_null() & pc.field("chunks").is_valid()
     rows = run.scan_samples().to_table([*metrics.SAMPLE, "chunks", "thought_tokens", "other_chunks"], without)
     frame = rows.to_pandas().set_index(metrics.SAMPLE)
     thought = (frame.thought_tokens.fillna(0) > 0) & (frame.other_chunks == 0)

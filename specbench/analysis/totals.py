@@ -24,7 +24,11 @@ MOST = 2**53  # a count of more is no exact number
 
 def totals(run: StoredRun) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """A run's totals by task and method, one for each result of a file; methods without any are left out."""
-    return of_files(run) | of_sums(run)
+    files, sums = of_files(run), of_sums(run)
+    for row, parts in sums.items():  # a file may tell both: its own totals, and the rounds of each text
+        known = files.get(row, [{}])
+        files[row] = [known[0] | parts[0]] if len(known) == 1 else known
+    return files
 
 
 def of_files(run: StoredRun) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -45,10 +49,13 @@ def of_sums(run: StoredRun) -> dict[tuple[str, str], list[dict[str, Any]]]:
     `num_plain` are those. Parts of a stream are no count of rounds, only a bound.
     """
     servers = [spec.name for spec in run.plan.servers]
+    if not servers and "imported" in run.manifest:
+        servers = [spec.name for spec in run.plan.methods]
     if not servers:
         return {}
     samples = run.samples([*KEY, "finish", "new_tokens", "evidence", *COUNTED])
     samples = samples[~samples.warmup & (samples.finish != "error") & samples.method.isin(servers)]
+    samples = samples[samples.evidence.notna()]
     samples = samples[samples.new_tokens.isna() | (samples.new_tokens > 1)]  # the prefill gave the only token
     totals: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row, texts in samples.groupby(["task", "method"], sort=False):
@@ -100,10 +107,11 @@ def rates(parts: Sequence[dict[str, Any]]) -> dict[str, float]:
             continue
         sums["whole"] += shares[-1] * rounds if shares and drafted == rounds * len(shares) else math.nan
     drafted, accepted, rounds, plain, whole, of_texts, texts = sums.values()
+    alone = _number(parts[0], "acceptance_length") if len(parts) == 1 else math.nan  # all that some servers tell
     return {
         "acceptance_rate": _ratio(accepted, drafted),
         "alpha": _ratio(accepted, accepted + rounds - whole),
-        "tau": 1 + _ratio(accepted, rounds + plain),
+        "tau": alone if math.isnan(rounds) else 1 + _ratio(accepted, rounds + plain),
         "tau_mean": _ratio(of_texts, texts),
     }
 

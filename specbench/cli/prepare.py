@@ -15,7 +15,23 @@ from specbench.config import UserError
 from specbench.permissions import permitted
 from specbench.training import importers
 
-Tool = Enum("Tool", {name.replace("-", "_"): name for name in ("spec-bench", "vllm", *importers.names())}, type=str)  # type: ignore[misc]
+FILES = (
+    "spec-bench",
+    "vllm",
+    "sglang",
+    "aiperf",
+    "guidellm",
+    "speed-bench",
+    "specforge",
+)  # tools whose figures are read
+Tool = Enum("Tool", {name.replace("-", "_"): name for name in (*FILES, *importers.names())}, type=str)  # type: ignore[misc]
+AllowConditions = Annotated[
+    list[str] | None,
+    Option(
+        metavar="FIELD",
+        help="divide files that differ in this: model, tokenizer, concurrency, rate, data or options",
+    ),
+]
 CalibrationSuite = Annotated[
     str | None,
     Option(help="the suite of the calibration documents: a name, or a YAML file", autocompletion=known("suites")),
@@ -217,12 +233,13 @@ def import_(
         str | None, Option(help="the name of the pair of models; default: the tool's. For a head: its pair")
     ] = None,
     by_category: Annotated[
-        bool, Option("--by-category", help="Spec-Bench: each category is a task; MT-Bench is one")
+        bool, Option("--by-category", help="Spec-Bench and SPEED-Bench: each category is a task; MT-Bench is one")
     ] = False,
     before: Annotated[
         Path | None,
         Option(help="vLLM: an earlier scrape of /metrics than the one in FILES; only what was counted since is read"),
     ] = None,
+    allow_mismatch: AllowConditions = None,
     out: RunOut = None,
 ) -> None:
     """Turn another tool's figures into a run folder for `compare`, or a released head into a head file.
@@ -236,6 +253,10 @@ def import_(
 
     `specbench import vllm metrics-after.txt --before metrics-before.txt --method eagle3`
 
+    `specbench import sglang result.jsonl --baseline plain.jsonl --method eagle3`
+
+    `specbench import aiperf profile_export.jsonl`
+
     `specbench import specdecpp-head acchead-llama2-chat-7bx70b --pair llama-2-chat-70b-7b --out head.safetensors`
 
     `specbench import eagle3-head EAGLE3-LLaMA3.1-Instruct-8B --pair llama-3.1-8b-3.2-1b --out head.safetensors`
@@ -247,15 +268,11 @@ def import_(
 
     `specbench import eagle-head EAGLE-Vicuna-7B-v1.3 --pair target=lmsys/vicuna-7b-v1.3 --out head.safetensors`
     """
-    from specbench.results.importers import import_spec_bench, import_vllm
+    from specbench.results.importers import import_files
 
     with user_errors(), permitted(fetch_models=True):
-        if by_category and tool.value != "spec-bench":
-            raise UserError(f"--by-category is for spec-bench; {tool.value} has no categories")
-        if before and tool.value != "vllm":
-            raise UserError(f"--before is for vllm; {tool.value} has no scrapes")
         if tool.value in importers.names():
-            if len(files) != 1 or pair is None or baseline or method:
+            if len(files) != 1 or pair is None or baseline or method or by_category or before or allow_mismatch:
                 raise UserError(f"{tool.value} takes one folder, --pair and --out; nothing else")
             check_names(pair)
             if not files[0].is_dir() and not importers.of_hub(tool.value):
@@ -267,9 +284,7 @@ def import_(
             use = f"--method {kind} --pair {pair} --suite {suite} --set {kind}.head={head}"
             say(f"next: specbench run {use}")
             return
-        if tool.value == "spec-bench":
-            made = import_spec_bench(files, baseline, method, pair or tool.value, out, by_category)
-        else:
-            made = import_vllm(files, baseline, method, pair or tool.value, out, before)
+        allowed = allow_mismatch or []
+        made = import_files(tool.value, files, baseline, method, pair, out, by_category, before, allowed)
         say(f"records: {made}/")
         say(f"next:    specbench show {made}")

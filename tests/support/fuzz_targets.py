@@ -17,6 +17,7 @@ import pyarrow as pa
 import torch
 from fuzz import Target
 from fuzz_doors import DOORS
+from imported import of_tools
 from made_runs import TOKENIZER
 from safetensors.torch import save_file
 
@@ -44,7 +45,7 @@ from specbench.methods.lossy.csd_memory import find_memory, read_memory, write_m
 from specbench.papers import published
 from specbench.report.views.roofline import ceiling_notes
 from specbench.results import ceilings
-from specbench.results.importers import spec_bench, vllm
+from specbench.results.importers import READERS, spec_bench, vllm
 from specbench.results.importers.foreign import write as write_run
 from specbench.studies.counterfactual import Store
 from specbench.studies.replay import read_traces
@@ -334,6 +335,25 @@ def read_responses(folder: Path, rng: random.Random) -> object:
     return results
 
 
+def make_others(folder: Path) -> dict[str, str]:
+    for tool, entry in of_tools().items():
+        (folder / f"{tool}.json").write_text(json.dumps(entry))
+    table = "Metric,avg,p50,p99\nRequest Latency (ms),15.0,14.0,29.0\n\nMetric,Value\na (b),1\n"
+    (folder / "aiperf.csv").write_text(table)
+    return {f"{tool}.json": "json" for tool in of_tools()} | {"aiperf.csv": "bytes"}
+
+
+def read_others(folder: Path, rng: random.Random) -> object:
+    results = []
+    for name in (*(f"{tool}.json" for tool in of_tools()), "aiperf.csv"):
+        out = folder / f"out-{name}"
+        shutil.rmtree(out, ignore_errors=True)
+        tool = name.partition(".")[0]
+        write_run(tool, READERS[tool], [folder / name], None, None, "x", out)
+        results.append((fuzz_run.StoredRun(out).samples(), fuzz_run.StoredRun(out).rounds()))
+    return results
+
+
 def make_texts(folder: Path) -> dict[str, str]:
     rng = random.Random(0)
     ids = lambda: [rng.randrange(90) for _ in range(6)]  # noqa: E731
@@ -478,6 +498,7 @@ TARGETS = [
     Target("released eagle head", make_released_eagle, read_released_eagle, 2),
     Target("spec-bench answers", make_answers, read_answers, 2),
     Target("vllm responses", make_responses, read_responses, 2),
+    Target("other tools", make_others, read_others, 2),
     Target("traces and corpora", make_texts, read_texts, 2),
     Target("prompts", make_prompts, read_prompt_file, 2),
     Target("own task", copied(SUITES / "tasks" / "mmlu" / "mmlu.yaml"), read_own_task, 2),

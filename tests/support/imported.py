@@ -3,10 +3,12 @@
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from specbench.analysis import compare, pooled
-from specbench.results.importers import import_spec_bench, import_vllm
+from specbench.results.importers import import_files, import_spec_bench, import_vllm
 from specbench.results.stored import StoredRun
 
 
@@ -42,11 +44,21 @@ def _spec_bench(folder: Path) -> Path:
     return import_spec_bench(files[:1], files[1], out=folder / "run")
 
 
+CHOICE = {"index": 0, "message": {"content": "words"}, "finish_reason": "length", "stop_reason": None}
+# A response of vLLM without drafts on record.
+PLAIN_RESPONSE = {
+    "id": "a",
+    "object": "chat.completion",
+    "model": "m",
+    "usage": {"prompt_tokens": 7, "completion_tokens": 9},
+    "choices": [CHOICE],
+    "metrics": {"time_to_first_token_ms": 9.0, "generation_time_ms": 90.0},
+}
+
+
 def _vllm(folder: Path) -> Path:
     """Responses without drafts on record, one of which failed."""
-    row = {"id": "a", "object": "chat.completion", "model": "m", "usage": {"prompt_tokens": 7, "completion_tokens": 9}}
-    row["choices"] = [{"index": 0, "message": {"content": "words"}, "finish_reason": "length", "stop_reason": None}]
-    row["metrics"] = {"time_to_first_token_ms": 9.0, "generation_time_ms": 90.0}
+    row = PLAIN_RESPONSE
     return import_vllm([jsonl(folder / "mtp.jsonl", row, {"error": {"message": "no"}})], out=folder / "run")
 
 
@@ -71,6 +83,38 @@ def _lengths(folder: Path) -> Path:
     return import_vllm([jsonl(folder / "a.jsonl", row, row)], out=folder / "run")
 
 
+def of_tools() -> dict[str, dict[str, Any]]:
+    """A small file of each tool that is read as JSON, but for Spec-Bench's and vLLM's, as its only entry."""
+    sglang: dict[str, Any] = {
+        "completed": 1,
+        "mean_e2e_latency_ms": 5.0,
+        "request_throughput": 2.0,
+        "accept_length": 2.5,
+    }
+    sglang |= {"input_lens": [5], "output_lens": [4], "ttfts": [0.1], "itls": [[0.1] * 3], "max_concurrency": 1}
+    steps = {"verify_lengths": [4, 4], "accept_lengths": [1, 2]}
+    sglang["speculative_decoding_stats"] = {"requests": [{"request_index": 0, "stats": steps}]}
+    times = {"time_to_first_token": {"value": 5.0, "unit": "ms"}, "request_latency": {"value": 9.0, "unit": "ms"}}
+    metadata = {"session_num": 0, "benchmark_phase": "profiling", "request_start_ns": 1, "request_end_ns": 2}
+    aiperf = {"metadata": metadata, "metrics": times | {"output_sequence_length": {"value": 4, "unit": "tokens"}}}
+    request = {"prompt_tokens": 4, "output_tokens": 9, "time_to_first_token_ms": 1.0, "inter_token_latency_ms": 1.0}
+    benchmark = {"metrics": {"requests_per_second": {"successful": {"mean": 1.1}}}, "config": {"rate": 2.0}}
+    guidellm = {"args": {"model": "m"}, "benchmarks": [benchmark | {"requests": {"successful": [request]}}]}
+    lengths = {"acceptance_lengths": [[3, 3], [1]], "choices": [{"index": 0, "turns": ["five"]}]}
+    metrics = {"accept_length": 2.0, "per_request_accept_length": [2.0], "per_request_output_length": [8]}
+    return {
+        "sglang": sglang,
+        "aiperf": aiperf,
+        "guidellm": guidellm,
+        "speed-bench": {"question_id": "a", "category": "b"} | lengths,
+        "specforge": {"model": "m", "mtbench": [{"batch_size": 1, "steps": 3, "metrics": [metrics]}]},
+    }
+
+
+def _of_tool(tool: str, folder: Path) -> Path:
+    return import_files(tool, [jsonl(folder / "eagle.json", of_tools()[tool])], out=folder / "run")
+
+
 # A run of each kind of file that other tools write, made in a folder.
 KINDS: dict[str, Callable[[Path], Path]] = {
     "spec-bench": _spec_bench,
@@ -78,4 +122,5 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "vllm bench": _bench,
     "vllm metrics": _scrape,
     "accepted lengths": _lengths,
+    **{tool: partial(_of_tool, tool) for tool in of_tools()},
 }

@@ -5,8 +5,8 @@ Two columns of `records.SAMPLES` are for files with a total but not its parts: `
 `wall_seconds` (prefill and decoding together).
 
 Spec-Bench: the answer files of its evaluation scripts, JSON Lines. The importer reads question_id, category, model_id,
-and turns, new_tokens, wall_time and accept_lengths of each choice. EAGLE's scripts write the same without
-accept_lengths.
+and turns, new_tokens, wall_time and accept_lengths of each choice. EAGLE's scripts write the same with `idxs`, the
+last round of each turn counted from 0, in place of accept_lengths.
 - A question with all its turns is a document; a choice is a repeat.
 - An entry of accept_lengths is what one forward of the target committed, including tokens after the end of the text.
   There is none for the prefill. The length of the drafts is unknown.
@@ -14,6 +14,13 @@ accept_lengths.
   counts are the tool's.
 - A failed prompt has the text ERROR and the figures of the prompt before it: it becomes an error row. If only an equal
   wall_time suggests a failure, there is a warning.
+
+SGLang: results of bench_serving, with --output-details those of each request, and with `speculative_decoding_stats` its
+rounds by step. AIPerf: profile_export.jsonl, and summaries as CSV or JSON. guidellm: a report as JSON. SPEED-Bench's
+measurement (specdec_bench): responses with acceptance lengths, or their histogram. SpecForge: results of bench_eagle3.
+
+A kind of file is known by several of its keys (kinds.py), and one of another tool is refused by that tool's name. Files
+that say that they were measured otherwise than the baseline's are refused (conditions.py).
 
 vLLM: one of four forms. A document is a request, by its place in the file.
 - Results of `vllm bench serve --save-result` (keys of late 2025 up to 0.32), of one pass or, with --append-result, of
@@ -31,12 +38,67 @@ vLLM: one of four forms. A document is a request, by its place in the file.
   is filled only if it adds up to completion_tokens, as it stands or with a cut in the last round.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from specbench.base.errors import did_you_mean
 from specbench.config import UserError
-from specbench.results.importers import spec_bench, vllm
-from specbench.results.importers.foreign import write
+from specbench.results.importers import aiperf, guidellm, sglang, spec_bench, specforge, speed_bench, vllm
+from specbench.results.importers.foreign import Figures, write
+
+# What reads a file of each tool, but for the options of some.
+READERS: Mapping[str, Callable[[Path], Sequence[Figures]]] = {
+    "spec-bench": lambda path: [spec_bench.read(path, False)],
+    "vllm": vllm.read,
+    "sglang": sglang.read,
+    "aiperf": aiperf.read,
+    "guidellm": guidellm.read,
+    "speed-bench": lambda path: speed_bench.read(path, False),
+    "specforge": specforge.read,
+}
+CATEGORISED = ("spec-bench", "speed-bench")
+
+
+def import_files(
+    tool: str,
+    files: Sequence[Path],
+    baseline: Path | None = None,
+    method: str | None = None,
+    pair: str | None = None,
+    out: Path | None = None,
+    by_category: bool = False,
+    before: Path | None = None,
+    allowed: Sequence[str] = (),
+) -> Path:
+    """Make a run folder of a tool's files, each of which is a method or several; print warnings.
+
+    Args:
+        baseline: the file of plain decoding, which becomes `vanilla`.
+        method: the name of the method of a single file.
+        pair: the name of the pair of models; by default the tool's.
+        by_category: make each category a task, where a tool has them.
+        before: of vLLM, a scrape of /metrics before the one in `files`.
+        allowed: conditions in which files may differ from the baseline, such as `rate`.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        UserError: a file is damaged or of another kind; the message names file and line.
+    """
+    if tool not in READERS:
+        raise UserError(f"no importer {tool!r}{did_you_mean(tool, READERS)}; there are {', '.join(READERS)}")
+    if by_category and tool not in CATEGORISED:
+        raise UserError(f"--by-category is for {' and '.join(CATEGORISED)}; {tool} has no categories")
+    if before and tool != "vllm":
+        raise UserError(f"--before is for vllm; {tool} has no scrapes")
+    name = pair or tool
+    if tool == "spec-bench":
+        return import_spec_bench(files, baseline, method, name, out, by_category)
+    if tool == "vllm":
+        return import_vllm(files, baseline, method, name, out, before, allowed)
+    read = (lambda path: speed_bench.read(path, by_category)) if tool == "speed-bench" else READERS[tool]
+    return write(tool, read, files, baseline, method, name, out, allowed)
 
 
 def import_spec_bench(

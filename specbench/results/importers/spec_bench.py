@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from specbench.config import UserError, validated
 from specbench.results.importers import origin
 from specbench.results.importers.foreign import LARGEST, Count, Entry, Figures, Row, Seconds, each_entry, text_of
+from specbench.results.importers.kinds import check_kind
 
 MOST_NAMED = 10  # questions named in a warning
 FAILED = "ERROR"  # the text that Spec-Bench gives a prompt that raised
@@ -23,6 +24,7 @@ class Choice(Entry):
     new_tokens: list[Count]
     wall_time: list[Seconds]
     accept_lengths: Any = None  # a number for each round, or a list of them for each turn; afterwards an array
+    idxs: list[Count] | None = None  # EAGLE's: the last round of each turn, from 0
 
     @model_validator(mode="before")
     @classmethod
@@ -67,10 +69,25 @@ class Answer(Entry):
     tstamp: Any = None  # when it was written
 
 
+def _of_idxs(choice: Choice) -> Row:
+    """The rounds of a choice by EAGLE's `idxs`, where it has no accept_lengths; what all of them committed is known."""
+    if choice.accept_lengths is not None or choice.idxs is None or len(choice.idxs) != len(choice.turns):
+        return {}
+    rounds = sum(choice.idxs) + len(choice.idxs)
+    accepted = sum(choice.new_tokens) - rounds
+    if accepted < 0:
+        return {}
+    return {"verify_rounds": rounds, "accepted_tokens": accepted, "evidence": "histogram"}
+
+
 def read(path: Path, by_category: bool) -> Figures:
     """The figures in an answer file; with `by_category`, each category is a task, and MT-Bench's are one."""
     text, digest = text_of(path)
-    answers = [(where, validated(Answer, entry, where)) for where, entry in each_entry(path, text)]
+    answers: list[tuple[str, Answer]] = []
+    for where, entry in each_entry(path, text):
+        if not answers:
+            check_kind(path, entry, "spec-bench")
+        answers.append((where, validated(Answer, entry, where)))
     names = {answer.model_id for _, answer in answers}
     if len(names) > 1:
         raise UserError(f"{path} mixes answers of {', '.join(sorted(names))}; give each method a file of its own")
@@ -93,6 +110,7 @@ def read(path: Path, by_category: bool) -> Figures:
                 sample |= {"new_tokens": sum(choice.new_tokens), "wall_seconds": sum(choice.wall_time)}
                 for turn, seconds in enumerate(choice.wall_time, 1):
                     times[seconds].append(f"{answer.question_id} (turn {turn})")
+            sample |= {} if failed else _of_idxs(choice)
             lengths = choice.accept_lengths
             rounds = (
                 {} if lengths is None else {"committed": lengths, "target_forwards": np.ones(len(lengths), np.int32)}

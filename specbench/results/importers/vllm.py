@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from specbench.config import UserError, validated
 from specbench.results.importers import acceptance, conditions, origin, prometheus, vllm_bench
 from specbench.results.importers.foreign import Count, Entry, Figures, Row, Seconds, entries, text_of
+from specbench.results.importers.kinds import check_kind
 from specbench.results.text_rounds import text_rounds
 
 MOST_ROUNDS = 10**6  # of a response
@@ -85,6 +86,7 @@ def read(path: Path, before: Path | None = None) -> list[Figures]:
     if before:
         raise UserError(f"{path} is not a scrape of /metrics; --before goes with one")
     objects = entries(path, text)
+    check_kind(path, objects[0][1], "vllm")
     if acceptance.holds(objects[0][1]):
         return acceptance.read(path, objects, digest)
     if "request_throughput" in objects[0][1]:

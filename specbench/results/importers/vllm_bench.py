@@ -50,12 +50,19 @@ def read(path: Path, objects: Sequence[tuple[str, Row]], digest: str) -> Figures
         served = validated(Served, entry, where).model_dump(exclude_none=True)
         figures.totals.append(served | {key: value for key, value in entry.items() if key.startswith("spec_decode_")})
         if all(detailed):
-            _requests(figures, where, validated(Bench, entry, where), repeat)
+            add_requests(figures, where, validated(Bench, entry, where), repeat)
     return figures
 
 
-def _requests(figures: Figures, where: str, bench: Bench, repeat: int) -> None:
-    """Add the requests of one detailed result."""
+def add_requests(
+    figures: Figures,
+    where: str,
+    bench: Bench,
+    repeat: int,
+    task: str = "vllm",
+    rounds: Sequence[Sequence[Row]] | None = None,
+) -> None:
+    """Add the requests of one detailed result; `rounds` are rows by request."""
     if bench.max_concurrency != 1:
         figures.warnings.append(
             f"{where}: requests ran together (max_concurrency {bench.max_concurrency}): each one's seconds depend on "
@@ -71,4 +78,4 @@ def _requests(figures: Figures, where: str, bench: Bench, repeat: int) -> None:
                 sample |= {"prefill_seconds": bench.ttfts[doc_id], "decode_seconds": sum(itls)}
             elif bench.latencies:  # not streamed
                 sample |= {"wall_seconds": bench.latencies[doc_id]}
-        figures.add("vllm", doc_id, repeat, sample, [])
+        figures.add(task, doc_id, repeat, sample, rounds[doc_id] if rounds else [])
