@@ -90,7 +90,8 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
     times, whole_times = paired(mine, base), paired(mine, base, whole=True)
     row |= _speedup_columns("speedup_decode", stats.speedup(times) if times else None)
     row |= _speedup_columns("speedup_e2e", stats.speedup(whole_times) if whole_times else None)
-    row["compared"] = len(next(filter(None, (times, whole_times)), stats.Paired(*[np.empty(0)] * 4)).seconds)
+    compared = times or whole_times
+    row["compared"] = len(compared.seconds) if compared else 0
     row["speedup_spread"] = _spread(mine, base) if row["repeats"] > 1 else np.nan
     row["drift"] = max((metrics.drift(counts) for _, counts in base.groupby("run")), key=abs, default=0.0)
     row |= _limit_share(mine)

@@ -61,7 +61,7 @@ def _records(figures: Figures, records: list[tuple[str, Record]]) -> None:
     if not kept:
         raise UserError(f"{figures.path} has no request of the phase `profiling`")
     unread: set[str] = set()
-    spans = []
+    spans: list[tuple[int, int]] = []
     for doc_id, (where, record) in enumerate(kept):
         metrics = record.metrics
         unread |= {name for name in metrics if any(part in name for part in NAMED)}
@@ -80,7 +80,8 @@ def _records(figures: Figures, records: list[tuple[str, Record]]) -> None:
         else:
             sample["wall_seconds"] = whole
         figures.add("aiperf", doc_id, 0, sample, [])
-        if None not in (start := record.metadata.request_start_ns, end := record.metadata.request_end_ns):
+        start, end = record.metadata.request_start_ns, record.metadata.request_end_ns
+        if start is not None and end is not None:
             spans.append((start, end))
     spans.sort()
     if any(later[0] < former[1] for former, later in pairwise(spans)):
@@ -166,8 +167,9 @@ def _seconds(metrics: dict[str, Any], name: str) -> float | None:
 
 def _value(metrics: dict[str, Any], name: str) -> tuple[float | None, str]:
     metric = metrics.get(name)
-    value = metric.get("value") if isinstance(metric, dict) else None
-    return (float(value), str(metric.get("unit", ""))) if isinstance(metric, dict) and _is_number(value) else (None, "")
+    if not isinstance(metric, dict) or not _is_number(metric.get("value")):
+        return None, ""
+    return float(metric["value"]), str(metric.get("unit", ""))
 
 
 def _is_number(value: Any) -> bool:

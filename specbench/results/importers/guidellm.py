@@ -102,7 +102,7 @@ def _settings(values: Row) -> Row:
             if isinstance(value, dict) and depth < 5:
                 gather(value, depth + 1)
             elif isinstance(value, str | int | float):
-                found.setdefault(RENAMED.get(key, key), value)
+                found.setdefault(RENAMED.get(str(key), str(key)), value)
 
     for name in ("args", "config", "scenario", "worker", "backend", "benchmarker"):
         gather(values.get(name), 0)
