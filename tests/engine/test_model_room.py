@@ -89,3 +89,17 @@ def test_weights_that_are_too_large_to_be_mapped(saved, tmp_path):
         assert sizes(folder, None) == (0, 0)
     path.write_bytes((2**60).to_bytes(8, "little"))
     assert sizes(folder, None) == (0, 0)
+
+
+def test_what_a_method_keeps_is_said_once_before_it_is_taken(monkeypatch, capsys):
+    """One weight of 1,000 numbers in float32: seven times 4,000 bytes; in bfloat16 three times 2,000 and four 4,000."""
+    for dtype, expected in ((torch.float32, 28_000), (torch.bfloat16, 22_000)):
+        assert room.learning_bytes(torch.nn.Linear(1000, 1, bias=False, dtype=dtype)) == expected
+    monkeypatch.setattr(room, "GIB", 1000)
+    monkeypatch.setattr(room, "free_memory", lambda device: 30_000)
+    for _ in range(2):
+        room.announce("osd", "a second draft", 28_000, CPU)
+    room.announce("osd", "a small draft", 500, CPU)
+    assert capsys.readouterr().out == "osd keeps a second draft: 28.0 GiB more\n"
+    with one_line_error("osd keeps a third draft, 31.0 GiB, and 30.0 GiB are free on cpu"):
+        room.announce("osd", "a third draft", 31_000, CPU)

@@ -158,6 +158,13 @@ def test_openvino_takes_float_weights_only(saved):
         OpenVINO(torch.device("cpu")).runner(model)
 
 
+def test_what_trains_a_copy_needs_float(saved):
+    pair = load_pair(pair_of(saved, saved.model_copy(update={"weights": "int8"})), "cpu")
+    quantize.need_float(pair.models["target"], "x")
+    with one_line_error("osd trains a copy of the draft, and its weights are in fewer bits"):
+        quantize.need_float(pair.models["draft"], "osd trains a copy of the draft")
+
+
 def test_fp8_is_for_gpus(saved):
     with one_line_error("fp8 needs a GPU", "int8 or int4"):
         load_pair(pair_of(saved.model_copy(update={"weights": "fp8"})), "cpu")

@@ -18,6 +18,8 @@ from transformers import PreTrainedModel
 from specbench.engine.accept import exact, weigh
 from specbench.engine.lengths import DraftToken, Lengths, SignalLengths
 from specbench.engine.models.pair import Pair
+from specbench.engine.models.quantize import need_float
+from specbench.engine.models.room import announce, learning_bytes
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.sampling import draw, probabilities
 from specbench.engine.session import Session, positions
@@ -280,6 +282,8 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     )
     learner = None
     if settings.interval:
+        need_float(model, "omnidraft trains a copy of the draft")
+        announce("omnidraft", "a second draft with what trains it", learning_bytes(model), model.device)
         model = copy.deepcopy(model)
         learner = HybridLearner(model, pair.models["target"], settings, translation)
     session = Translated(model, "draft", watch, translation, EAGER if learner else pair.runtime, pair.device)

@@ -18,6 +18,8 @@ from specbench.config import Settings as Base
 from specbench.engine.clock import now
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.pair import Pair
+from specbench.engine.models.quantize import need_float
+from specbench.engine.models.room import announce, learning_bytes
 from specbench.engine.session import Session
 from specbench.engine.types import Method, Round, Sampling, Watch
 from specbench.methods.chains.sps import SpS
@@ -186,7 +188,10 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """
     refuse_long(f"osd: gamma is {settings.gamma} tokens", settings.gamma, pair)
     pair.need_one_tokenizer("osd trains the draft on the target's own tokens")
-    model = copy.deepcopy(pair.session("draft").model)
+    draft = pair.session("draft").model
+    need_float(draft, "osd trains a copy of the draft")
+    announce("osd", "a second draft with what trains it", learning_bytes(draft), draft.device)
+    model = copy.deepcopy(draft)
     drafter = ModelDrafter(Session(model, "draft", watch, pair.vocabulary, home=pair.device))
     learner = Learner(model, pair.models["target"], settings)
     return OSD(pair.session("target", watch), drafter, settings, learner, pair.seconds)

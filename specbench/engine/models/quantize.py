@@ -66,6 +66,12 @@ def is_quantized(model: PreTrainedModel) -> bool:
     return not all(is_plain(weight) for weight in model.parameters())
 
 
+def need_float(model: PreTrainedModel, why: str) -> None:
+    """Raise UserError, with the reason `why`, for a model whose weights are in fewer bits."""
+    if is_quantized(model):
+        raise UserError(f"{why}, and its weights are in fewer bits; choose a pair with weights in float")
+
+
 def needed_package(settings: Any, name: str) -> None:
     """Raise UserError if a checkpoint is quantised in a way that nothing here reads, or whose package is missing."""
     config = _brought(settings)

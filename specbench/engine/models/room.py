@@ -3,11 +3,14 @@
 import json
 import math
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
+from specbench.base.console import warn
 from specbench.config import ModelSpec, UserError
 from specbench.engine.clock import free_memory
 from specbench.engine.models.folders import weight_files
@@ -43,6 +46,36 @@ def check_room(pair: str, models: Sequence[Coming], device: torch.device, gpus: 
             f"{pair} needs {needed / GIB:.1f} GiB for its weights, and {free / GIB:.1f} GiB are free on {device}; "
             "choose smaller models, add --dtype bfloat16 or --weights int8, or free memory"
         )
+
+
+@cache
+def announce(name: str, what: str, size: int, device: torch.device) -> None:
+    """Say, once in a process, what a method keeps next to the pair before it takes it: `size` bytes.
+
+    Little is not worth a line. Raises UserError if so much is not free.
+    """
+    try:
+        free = free_memory(device)
+    except (OSError, StopIteration):  # a system that does not tell
+        free = size
+    if size > free:
+        raise UserError(
+            f"{name} keeps {what}, {size / GIB:.1f} GiB, and {free / GIB:.1f} GiB are free on {device}; choose a "
+            "smaller draft, or leave the method out"
+        )
+    if size > GIB:
+        warn(f"{name} keeps {what}: {size / GIB:.1f} GiB more")
+
+
+def learning_bytes(model: nn.Module) -> int:
+    """What training a copy of a model takes: the copy, what it was, and gradients in the model's type; and, in at least
+    float32, the weights that are trained, their gradients and the two moments of AdamW.
+    """
+    return sum(
+        weight.numel() * (3 * weight.element_size() + 4 * max(4, weight.element_size()))
+        for weight in model.parameters()
+        if weight.is_floating_point()
+    )
 
 
 def peak(models: Sequence[Coming], device: torch.device) -> int:
