@@ -1,7 +1,7 @@
 """What weights in fewer bits cost on a CPU: CPU seconds over those in float32, by turns.
 
-Of a linear layer (torchao), and of a forward of a Llama of one layer on `openvino` (NNCF). Run by `make bench`; says so
-where a package is not installed (`make bench-peers` installs both). One thread.
+Of a linear layer (torch's own kernels), and of a forward of a Llama of one layer on `openvino` (NNCF, which `make
+bench-peers` installs). Run by `make bench`. One thread.
 """
 
 import copy
@@ -27,7 +27,7 @@ SIZES, TOKENS, TURNS = (512, 2048), (1, 6), 60
 
 def main() -> int:
     torch.set_num_threads(1)
-    for package, measure in (("torchao", of_layers), ("nncf", on_openvino)):
+    for package, measure in (("torch", of_layers), ("nncf", on_openvino)):
         if importlib.util.find_spec(package) is None:
             print(f"{package} is not installed: make bench-peers")
             continue
