@@ -10,10 +10,10 @@ import torch
 from chains import SIZE, Words
 from screens import output, refusal
 
+from pocket.corpus import FAMILIES
+from pocket.documents import CALIBRATION, VALIDATION, bundled, generated
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
-from specbench.tasks.pocket.corpus import FAMILIES
-from specbench.tasks.pocket.documents import CALIBRATION, VALIDATION, bundled, generated
 from specbench.training import csd as calibration
 
 

@@ -13,12 +13,12 @@ from jobs import document, job_of, plan_of, stopping
 from scipy.stats import mannwhitneyu
 from screens import output, refusal
 
+from pocket.corpus import prompt_and_completion
+from pocket.documents import generated
 from specbench import methods
 from specbench.config import UserError
 from specbench.engine.models.pair import Pair
 from specbench.methods.lossy import judge as method
-from specbench.tasks.pocket.corpus import prompt_and_completion
-from specbench.tasks.pocket.documents import generated
 from specbench.training import judge, mining, train
 from specbench.training.documents import training_documents
 from specbench.training.logistic import at_threshold, auroc, balanced, choose_penalty, fit

@@ -4,7 +4,8 @@
 # resumes; checkpoints are in pocket-work/.
 set -eu
 . "$(dirname "$0")/common.sh"
-python -m specbench.training.pocket.build
-python -m specbench.training.pocket.ladder
-python -m specbench.training.pocket.narrow
-python -m specbench.training.pocket.members
+export PYTHONPATH=tools
+python -m pocket.build
+python -m pocket.ladder
+python -m pocket.narrow
+python -m pocket.members

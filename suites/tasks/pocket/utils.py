@@ -1,43 +1,30 @@
 """Data and scoring of the pocket tasks, for lm-eval's `!function`."""
 
+import gzip
 import json
 from pathlib import Path
 
 import datasets
 
-from specbench.tasks.pocket import long
-from specbench.tasks.pocket.documents import generated
 from specbench.tasks.sandbox import passes
 from specbench.tasks.sandbox.unit_tests import of_prompt
 
 
-class LongSplits(dict[str, datasets.Dataset]):
-    """Long documents by split, generated on first use."""
-
-    def __init__(self, kind: str, tokens: int) -> None:
-        self.kind, self.tokens = kind, tokens
-
-    def __missing__(self, split: str) -> datasets.Dataset:
-        self[split] = datasets.Dataset.from_list(long.documents(self.kind, split, self.tokens))
-        return self[split]
-
-
 class Splits(dict[str, datasets.Dataset]):
-    """Documents of a family by split, held in memory: they need no hub and no cache, in any working folder.
+    """Bundled documents by split, held in memory: they need no hub and no cache, in any working folder."""
 
-    `train` and `test` are bundled; `calibration` and `validation` are generated on first use.
-    """
-
-    def __init__(self, family: str) -> None:
-        self.family = family
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def __missing__(self, split: str) -> datasets.Dataset:
-        if split in ("train", "test"):
-            path = Path(__file__).parent / f"{self.family}_{split}.jsonl"
-            rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        path = Path(__file__).parent / f"{self.name}_{split}.jsonl"
+        if path.is_file():
+            text = path.read_bytes()
+        elif (packed := path.with_suffix(".jsonl.gz")).is_file():
+            text = gzip.decompress(packed.read_bytes())
         else:
-            rows = generated(self.family, split)
-        self[split] = datasets.Dataset.from_list(rows)
+            raise KeyError(split)
+        self[split] = datasets.Dataset.from_list([json.loads(line) for line in text.decode().splitlines()])
         return self[split]
 
 
@@ -45,8 +32,8 @@ def load(family: str, **_: object) -> Splits:
     return Splits(family)
 
 
-def load_long(kind: str, tokens: int, **_: object) -> LongSplits:
-    return LongSplits(kind, tokens)
+def load_long(kind: str, tokens: int, **_: object) -> Splits:
+    return Splits(f"long_{kind}_{tokens}")
 
 
 def score_code(doc: dict[str, str], results: list[str]) -> dict[str, float]:

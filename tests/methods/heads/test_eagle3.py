@@ -19,6 +19,7 @@ from tabled import draw_for_each_branch
 from tiny_heads import head, in_file, trained
 from typer.testing import CliRunner
 
+from pocket.corpus import prompt_and_completion
 from specbench import config
 from specbench.cli import app
 from specbench.engine.models.eagle_head import EagleHead, layers_read
@@ -27,7 +28,6 @@ from specbench.engine.session import LAST, Session
 from specbench.engine.types import Sampling
 from specbench.methods.heads import eagle3
 from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter, eagle_head, grow
-from specbench.tasks.pocket.corpus import prompt_and_completion
 from specbench.training.eagle3 import released
 from specbench.training.eagle3.fit import new_head
 

@@ -15,6 +15,7 @@ from law import fit
 from refusals import one_line_error
 from watched import Told
 
+from pocket.corpus import prompt_and_completion
 from specbench import config
 from specbench.engine import accept
 from specbench.engine.layer_session import LayerSession
@@ -27,7 +28,6 @@ from specbench.engine.session import Session, Unwatched
 from specbench.engine.types import Sampling
 from specbench.methods.layers import kangaroo
 from specbench.methods.layers.kangaroo import ExitDrafter, Kangaroo, exit_adapter
-from specbench.tasks.pocket.corpus import prompt_and_completion
 from specbench.training.answered import Answered
 from specbench.training.kangaroo import Training, first_adapter
 from specbench.training.recipe import KangarooRecipe, load_recipe

@@ -18,6 +18,7 @@ from refusals import one_line_error
 from torch import nn
 from watched import Told
 
+from pocket.corpus import prompt_and_completion
 from specbench import config
 from specbench.engine import accept
 from specbench.engine.layer_session import LayerSession
@@ -27,7 +28,6 @@ from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.session import Session, Unwatched
 from specbench.engine.types import Sampling
-from specbench.tasks.pocket.corpus import prompt_and_completion
 from specbench.training.answered import Answered
 from specbench.training.kangaroo import Training, first_adapter
 from specbench.training.recipe import DelRecipe, load_recipe

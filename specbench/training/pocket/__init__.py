@@ -1,1 +1,0 @@
-"""The bundled pocket models, trained from nothing: tokenizer, target, draft, and the members of an ensemble."""
