@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from specbench.engine.types import Sampling
 from specbench.servers.facts import cache, scheduler, settings
+
+if TYPE_CHECKING:
+    from specbench.engine.types import Sampling  # with torch, which readers of records do without
 
 Read = Callable[[str], dict[str, Any]]  # facts from a page; ValueError or RecursionError for one that is no JSON
 
@@ -41,7 +43,7 @@ class Engine:
     counters: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Read] = field(default_factory=dict)  # by the address at which it tells of itself
 
-    def sampling(self, chosen: Sampling) -> dict[str, Any]:
+    def sampling(self, chosen: "Sampling") -> dict[str, Any]:
         """The fields of a request that say how tokens are chosen; settings are named to engines that lack them, too."""
         fields = {"temperature": chosen.temperature, **self.neutral}
         penalties = {self.repetition: chosen.repetition_penalty, "presence_penalty": chosen.presence_penalty}
