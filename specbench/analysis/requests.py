@@ -37,8 +37,8 @@ def request_figures(run: StoredRun, slo: Slo) -> pd.DataFrame:
     Columns: `requests` that were answered, `failed` ones; `ttft` and `e2e` from when each was due, `tpot` (from the
     tokens' number, where the first did not come with later ones) and `gap` (between chunks, which may hold several
     tokens) in seconds at percentiles 50, 95 and 99, NaN where there are fewer than `least`; `user_tokens_per_s`, the
-    median of 1 / tpot; `tokens_per_s`, `served` and `goodput` (requests that keep the SLO) a second of the time in
-    which any request was due and not answered; `evidence`, and `per_round`, accepted tokens by round, NaN if it is not
+    median of 1 / tpot; `tokens_per_s` and `served` a second of the time in which any request was due that was answered
+    later; `goodput` (requests that keep the SLO) a second of the same time, with failed requests; `evidence`, and `per_round`, accepted tokens by round, NaN if it is not
     known.
 
     Raises:
@@ -61,7 +61,7 @@ def _row(group: pd.DataFrame, slo: Slo) -> dict[str, Any]:
     most = tpot.fillna((last - done.sent) / after)  # where the first token came with later ones
     gaps = [np.diff(chunks) for chunks in done.chunks]
     times = {"ttft": ttft, "tpot": tpot, "gap": np.concatenate(gaps) if gaps else [], "e2e": done.ended - done.due}
-    busy = union(group[["due", "ended"]].dropna().to_numpy())
+    busy, waited = (union(rows[["due", "ended"]].dropna().to_numpy()) for rows in (done, group))
     kept = (ttft <= slo.ttft) & ~(most > slo.tpot)
     row: dict[str, Any] = {"requests": len(done), "failed": len(group) - len(done)}
     for name in TIMES:
@@ -76,7 +76,7 @@ def _row(group: pd.DataFrame, slo: Slo) -> dict[str, Any]:
     evidence = ", ".join(dict.fromkeys(done.evidence.dropna()))
     return row | {
         "served": len(done) / busy,
-        "goodput": kept.sum() / busy,
+        "goodput": kept.sum() / waited,
         "evidence": evidence,
         "per_round": per_round,
     }
