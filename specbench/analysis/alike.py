@@ -80,7 +80,7 @@ def _differences(run: StoredRun, other: StoredRun) -> dict[str, str]:
     differing = {
         key: f"{_short(left[key])} / {_short(right[key])}"
         for key in left
-        if None not in (left[key], right[key]) and left[key] != right[key]
+        if None not in (left[key], right.get(key)) and left[key] != right[key]
     }
     names = runtime_of(run.manifest), runtime_of(other.manifest)
     if "runtime" in differing and names[0] != names[1]:

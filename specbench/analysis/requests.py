@@ -38,8 +38,8 @@ def request_figures(run: StoredRun, slo: Slo) -> pd.DataFrame:
     tokens' number, where the first did not come with later ones) and `gap` (between chunks, which may hold several
     tokens) in seconds at percentiles 50, 95 and 99, NaN where there are fewer than `least`; `user_tokens_per_s`, the
     median of 1 / tpot; `tokens_per_s` and `served` a second of the time in which any request was due that was answered
-    later; `goodput` (requests that keep the SLO) a second of the same time, with failed requests; `evidence`, and `per_round`, accepted tokens by round, NaN if it is not
-    known.
+    later; `goodput` (requests that keep the SLO) a second of the same time with failed requests; `evidence`, and
+    `per_round`, accepted tokens by round, NaN if it is not known.
 
     Raises:
         UserError: the run has no servers.

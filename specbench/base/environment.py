@@ -27,7 +27,19 @@ MUST_AGREE = ("device", "cpu", "cores", "threads", "driver", "versions")
 # What --allow-mismatch may name.
 MISMATCHES = (
     *MUST_AGREE,
-    *("draft_device", "dtype", "weights", "runtime", "prefix", "batch", "baseline", "documents", "prompts", "models"),
+    *(
+        "draft_device",
+        "dtype",
+        "weights",
+        "runtime",
+        "prefix",
+        "batch",
+        "requests",
+        "baseline",
+        "documents",
+        "prompts",
+        "models",
+    ),
 )
 
 

@@ -231,14 +231,24 @@ class StoredRun:
         models = self.manifest["models"]
         # How the models read the beginning that the prompts of a task share.
         prefix = "read once" if self.manifest.get("prefix_tokens") else "read each time"
-        return {key: environment.get(key) for key in MUST_AGREE} | {
-            "draft_device": environment.get("draft_device", "the target's") if models else None,
-            "dtype": models["target"]["dtype"] if models else None,
-            "weights": _weights(models) if models else None,
-            "runtime": runtime_text(self.manifest) if models else None,
-            "prefix": prefix if models else None,
-            "batch": self.plan.batch if models else None,
-        }
+        return (
+            {key: environment.get(key) for key in MUST_AGREE}
+            | {
+                "draft_device": environment.get("draft_device", "the target's") if models else None,
+                "dtype": models["target"]["dtype"] if models else None,
+                "weights": _weights(models) if models else None,
+                "runtime": runtime_text(self.manifest) if models else None,
+                "prefix": prefix if models else None,
+                "batch": self.plan.batch if models else None,
+            }
+            | ({"requests": self._requests()} if self.plan.servers else {})
+        )
+
+    def _requests(self) -> str:
+        """When requests went to servers, in words."""
+        if self.plan.rate:
+            return f"{self.plan.rate:g} a second, {self.plan.arrivals or 'poisson'}"
+        return f"{self.plan.concurrency} at a time"
 
     def documents(self) -> dict[str, dict[int, str]]:
         """The hashes of the prompts, by task and document."""

@@ -133,6 +133,13 @@ def test_servers_that_are_asked_otherwise_are_not_compared(plain):
     assert "speedup" in output(*_again(alike))
 
 
+def test_runs_at_other_loads_are_not_pooled(plain):
+    run({"served": chat(plain)})
+    output(*_again({"served": chat(plain)}), "--concurrency", "2")
+    assert "differ in requests (1 at a time / 2 at a time)" in output("compare", "run", "again", code=2)
+    assert "MISMATCH allowed" in output("compare", "run", "again", "--allow-mismatch", "requests")
+
+
 def _again(servers):
     Path("servers.yaml").write_text("".join(f"{name}: {json.dumps(values)}\n" for name, values in servers.items()))
     words = ("run", "--server", "servers.yaml", "--prompts", "prompts.jsonl", "--max-new-tokens", "24")
