@@ -12,6 +12,7 @@ A page names a part in an HTML comment on a line of its own, which the build rep
     <!-- hostile -->                   what hostile programs got in it
     <!-- part: README.md table -->     what stands between the markers of a file
     <!-- file: PATH -->                a whole Markdown file, its headings one level down
+    <!-- page: PATH -->                the same of a paper of the extras, which may name parts too
     <!-- source: PATH NAME -->         the source of a module, or of what it defines by a name
     <!-- modules -->                   every module of the package with its first sentence
 
@@ -76,6 +77,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
     def replaced(match: re.Match[str]) -> str:
         name, argument = match.groups()
+        if name == "page":
+            return MARK.sub(replaced, file(argument))
         if name not in PARTS:
             return match.group()
         try:
@@ -280,7 +283,8 @@ def part(text: str) -> str:
 
 
 def file(path: str) -> str:
-    return re.sub(r"(?m)^#", "##", (ROOT / path).read_text())
+    parts = re.split(r"(?m)(^```.*?^```$)", (ROOT / path).read_text(), flags=re.S)  # a comment in code is no heading
+    return "".join(part if part.startswith("```") else re.sub(r"(?m)^#", "##", part) for part in parts).strip()
 
 
 # Source

@@ -33,7 +33,8 @@ ENOUGH = {**FEW, "documents": 6}  # of which some have something to learn from
 # In this order, since commands of a page read the runs of earlier pages; others follow by name.
 FIRST = [ROOT / "README.md", DOCS / "pages" / "tour.md", DOCS / "pages" / "add" / "suite.md"]
 PAGES = [*FIRST, *(page for page in sorted((DOCS / "pages").rglob("*.md")) if page not in FIRST)]
-TEXTS = {page: page.read_text() for page in PAGES}
+PAPER = re.compile(r"^<!-- page: (\S+) -->$", re.M)  # of the extras, in their folders
+TEXTS = {page: PAPER.sub(lambda match: (ROOT / match[1]).read_text(), page.read_text()) for page in PAGES}
 FILES = dict(file for text in TEXTS.values() for file in NAMED.findall(text))
 BLOCKS = [(page, *block) for page, text in TEXTS.items() for block in BLOCK.findall(NAMED.sub("", text))]
 
@@ -145,6 +146,11 @@ def test_every_method_has_its_settings_on_a_page():
 def test_every_recipe_has_its_settings_on_a_page():
     named = [name for text in TEXTS.values() for name in re.findall(r"^<!-- recipe: (.+) -->$", text, re.M)]
     assert sorted(named) == sorted(recipes())
+
+
+def test_every_page_of_the_extras_is_shown():
+    shown = [name for page in PAGES for name in PAPER.findall(page.read_text())]
+    assert sorted(shown) == sorted(str(path.relative_to(ROOT)) for path in (ROOT / "extras").rglob("*.md"))
 
 
 def test_every_column_is_defined():

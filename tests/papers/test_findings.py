@@ -437,6 +437,7 @@ def test_figures_of_drafts_on_the_default_pair_are_those_of_their_file(page: str
         for _, row in averages.iterrows()
     }
     text = (ROOT / "docs" / "pages" / "methods" / f"{page}.md").read_text(encoding="utf-8")
+    text = re.sub(r"<!-- page: (\S+) -->", lambda match: (ROOT / match[1]).read_text(encoding="utf-8"), text)
     cited = [part for part in re.split(r"\n\n|\n- ", text) if "drafts-default.csv" in part]
     quoted = re.findall(r"(\d\.\d\d) \[(\d\.\d\d),\s+(\d\.\d\d)\]", " ".join(cited))
     assert quoted and [figure for figure in quoted if figure not in known] == []

@@ -93,7 +93,7 @@ def test_the_wheel_of_the_extras_holds_all_but_its_tests(built):
     with zipfile.ZipFile(wheel) as archive:
         held = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
     assert held == {name: text for name, text in wanted.items() if "/tests/" not in name}
-    assert {Path(name).suffix for name in held} == {".py", ".yaml", ".safetensors"}
+    assert {Path(name).suffix for name in held} == {".md", ".py", ".yaml", ".safetensors"}
 
 
 def test_the_wheel_says_what_it_is(built):
