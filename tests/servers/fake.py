@@ -24,6 +24,13 @@ def recorded() -> tuple[dict[str, Any], ...]:
     return tuple(json.loads(line) for line in RECORDED.read_text().splitlines())
 
 
+def accepted_in_text(record: dict[str, Any]) -> list[int]:
+    """What the rounds of a recorded answer accepted of its text; vLLM counts on after the end of it."""
+    *before, last = record["accepted"]
+    kept = len(record["ids"]) - 1 - sum(count + 1 for count in before)  # the prefill gave the first token
+    return [*before, min(last, kept)]
+
+
 @dataclass
 class Fake:
     """The behaviour of a server; tests change it while it runs."""

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fake import Fake, recorded, serving
+from fake import Fake, accepted_in_text, recorded, serving
 from screens import output, refusal
 from test_client import TOKENIZER
 from tiny_runs import samples_of
@@ -70,7 +70,7 @@ def test_a_server_that_is_back_is_asked_again(fake, pace):
         for doc_id in range(6):
             one = by_prompt[about["pocket_gsm8k", doc_id].prompt]
             mine = rounds[(rounds.method == "vllm") & (rounds.doc_id == doc_id)]
-            assert mine.accepted.tolist() == one["accepted"]
+            assert mine.accepted.tolist() == accepted_in_text(one)
         scores = StoredRun(Path("run")).scores()
         assert set(scores[scores.doc_id.notna() & (scores.method == "vllm")].doc_id) == set(range(6))
         assert "nothing is left" in output("run", "--resume", "run")
