@@ -7,6 +7,7 @@ imported ones may, the rates that need it are NaN.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -41,6 +42,7 @@ COUNTS = {
     "arbitrator": pc.coalesce(_field("arbitrator_seconds"), pc.scalar(0.0)),  # version 6 on
     "models": pc.coalesce(_field("model_seconds"), _field("target_seconds") + _field("draft_seconds")),  # version 5 on
 }
+_KNOWN: "WeakKeyDictionary[Rows, pd.DataFrame]" = WeakKeyDictionary()  # what `_of_texts` gave
 SUMMED = [*COUNTS, "E", "prefill", "decode", "decoded", "batched", "whole", "whole_tokens"]
 TIMES = [
     "tokens_per_s",
@@ -117,9 +119,7 @@ def per_document(samples: pd.DataFrame, rounds: Rows) -> pd.DataFrame:
     1 if the limit of new tokens ended the text.
     """
     index = timed_samples(samples).set_index(SAMPLE)
-    counts = _sums(rounds, SAMPLE, COUNTS | {"N": _field("truncated").is_null().cast(pa.int32())}).set_index(SAMPLE)
-    after = _after_the_end(rounds).reindex(counts.index, fill_value=0)
-    counts = counts.assign(E=after.where(counts.N == 0)).drop(columns="N")
+    counts = _of_texts(rounds)
     counts = counts.reindex(index.index, fill_value=0).astype(float)
     # Imported runs have the first two, runs in batches the last.
     imported = index.reindex(columns=["new_tokens", "wall_seconds", "batch_seconds"]).astype(float)
@@ -134,6 +134,15 @@ def per_document(samples: pd.DataFrame, rounds: Rows) -> pd.DataFrame:
         whole=imported.wall_seconds.fillna(index.prefill_seconds + index.decode_seconds),
         whole_tokens=imported.new_tokens.fillna(decoded + 1),
     )
+
+
+def _of_texts(rounds: Rows) -> "pd.DataFrame":
+    """The sums of COUNTS and E by SAMPLE; rounds are read for them once."""
+    if (known := _KNOWN.get(rounds)) is None:
+        counts = _sums(rounds, SAMPLE, COUNTS | {"N": _field("truncated").is_null().cast(pa.int32())}).set_index(SAMPLE)
+        after = _after_the_end(rounds).reindex(counts.index, fill_value=0)
+        known = _KNOWN[rounds] = counts.assign(E=after.where(counts.N == 0)).drop(columns="N")
+    return known
 
 
 def _after_the_end(rounds: Rows) -> "pd.Series[float]":

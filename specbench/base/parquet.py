@@ -27,6 +27,7 @@ from specbench.base.untrusted import Source, brief, opened
 LEAST = 2**27  # bytes that any file, or any row group that is read for itself, may take in memory
 TIMES = 64  # bytes in memory granted for each byte of the file; real files need up to 26
 LARGE = 2**31  # bytes that a file may take that is read a row group at a time
+PART = 2**17  # rows that are in memory at once
 ROW, MOST_ROWS = 2**10, 2**20  # bytes granted for a row that is accounted for, and such rows in one row group
 # For example: a page of another size than the footer says, an index outside its dictionary, text that is not UTF-8.
 ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, NotImplementedError)
@@ -74,29 +75,35 @@ class Rows:
                     self._checked.add(_identity(file))
                 reader = pq.ParquetFile(file, page_checksum_verification=True)
                 for group in range(reader.num_row_groups):
-                    if decisive and not ds.dataset(self._group(reader, group, decisive)).count_rows(filter=filter):
+                    if decisive and not any(
+                        ds.dataset(part).count_rows(filter=filter) for part in self._parts(reader, group, decisive)
+                    ):
                         continue
-                    table = self._group(reader, group, wanted)
-                    yield from ds.dataset(table).to_batches(columns=columns, filter=filter)
+                    for part in self._parts(reader, group, wanted):
+                        yield from ds.dataset(part).to_batches(columns=columns, filter=filter)
 
     def to_table(self, columns: Columns = None, filter: pc.Expression | None = None) -> pa.Table:
         schema = ds.dataset(self.schema.empty_table()).to_table(columns=columns).schema
         return pa.Table.from_batches(self.to_batches(columns, filter), schema)
 
-    def _group(self, reader: pq.ParquetFile, group: int, wanted: Sequence[str]) -> pa.Table:
-        """A row group as a table of the schema, in which the columns that are not `wanted` are null."""
-        stored = reader.schema_arrow.names
-        empty = _empty(reader.metadata.row_group(group))
-        table = reader.read_row_group(group, [name for name in wanted if name in stored and name not in empty])
-        count = reader.metadata.row_group(group).num_rows
-        if table.num_columns and table.num_rows != count:
+    def _parts(self, reader: pq.ParquetFile, group: int, wanted: Sequence[str]) -> Iterator[pa.Table]:
+        """A row group in parts, as tables of the columns `wanted`; those that have no values in it are null."""
+        schema = pa.schema([field for field in self.schema if field.name in wanted])
+        stored, empty = reader.schema_arrow.names, _empty(reader.metadata.row_group(group))
+        names = [name for name in wanted if name in stored and name not in empty]
+        rows = reader.metadata.row_group(group).num_rows
+        if not names:
+            yield pa.table([pa.nulls(rows, field.type) for field in schema], schema)
+            return
+        for batch in reader.iter_batches(PART, row_groups=[group], columns=names):
+            rows -= batch.num_rows
+            arrays = [
+                batch[field.name].cast(field.type) if field.name in names else pa.nulls(batch.num_rows, field.type)
+                for field in schema
+            ]
+            yield pa.table(arrays, schema)
+        if rows:
             raise ValueError("a row group has another number of rows than the footer says")
-        arrays = [
-            table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(count, field.type)
-            for field in self.schema
-            if field.name in wanted
-        ]
-        return pa.table(arrays, pa.schema([field for field in self.schema if field.name in wanted]))
 
 
 def _identity(file: BinaryIO) -> _Identity:

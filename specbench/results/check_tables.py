@@ -64,6 +64,10 @@ def check(rows: Rows, name: str, methods: Sequence[str], tasks: Sequence[str]) -
     if not tables:
         return SCHEMAS[name].empty_table().select(keys)
     texts = pa.concat_tables(tables)
+    if name == "rounds" and _twice(texts, name, keys):  # or parts of a text interleave, which only a whole count tells
+        whole = rows.to_table([*keys, "round"])
+        sums = [("round", "count"), ("round", "count_distinct"), ("round", "min"), ("round", "max")]
+        texts = whole.group_by(keys, use_threads=False).aggregate(sums)
     if twice := _twice(texts, name, keys):
         raise UserError(f"{damaged} (it holds {twice} twice); this run cannot be used")
     return texts.select(keys).group_by(keys, use_threads=False).aggregate([])
@@ -177,12 +181,9 @@ def _twice(texts: pa.Table, name: str, keys: list[str]) -> str:
     if name == "rounds":
         # Parts of a text lie in several batches; in each part a round is there once, or the numbers differ.
         within = texts.filter(pc.not_equal(texts["round_count"], texts["round_count_distinct"]))
-        parts = texts.group_by(keys, use_threads=False).aggregate(
-            [("round_count", "sum"), ("round_count", "count"), ("round_min", "min"), ("round_max", "max")]
-        )
-        several = parts.filter(pc.greater(parts["round_count_count"], 1))
-        spans = pc.add(pc.subtract(several["round_max_max"], several["round_min_min"]), 1)
-        across = several.filter(pc.greater(several["round_count_sum"], spans))
+        parts = texts.to_pandas().sort_values([*keys, "round_min"], kind="stable")
+        earlier = parts.groupby(keys).round_max.shift()
+        across = texts.take(pa.array(parts.index[(earlier >= parts.round_min) & ~parts.warmup]))
         texts = pa.concat_tables([within.select(keys), across.select(keys)])
     else:
         texts = texts.group_by(keys, use_threads=False).aggregate([("method_count", "sum")])
