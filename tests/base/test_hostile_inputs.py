@@ -60,7 +60,7 @@ def many_names(folder) -> None:
         (deep_metadata, "nested too deeply"),
         (many_names, "damaged"),
         (lambda folder: changed(folder, **{first(folder): torch.ones(7, 7, 7)}), "tensors are not those"),
-        (lambda folder: changed(folder, more=torch.ones(1)), "tensors are not those"),
+        (lambda folder: changed(folder, more=torch.ones(1)), "no place for, more"),
         (lambda folder: changed(folder, **{first(folder): filled(folder, torch.nan)}), "not finite"),
         (lambda folder: changed(folder, **{first(folder): filled(folder, torch.inf)}), "not finite"),
     ],
