@@ -18,7 +18,6 @@ from specbench.config import UserError
 from specbench.report import tables
 from specbench.report.columns import DEPTH_COLUMNS, WORKER_COLUMNS
 from specbench.report.divergence import FAULT, faulty
-from specbench.report.ends import spent_lines
 from specbench.report.finding import print_lines
 from specbench.report.notes import condition, how_much, legend, notes_of, origins, titles, unsure, warnings
 from specbench.report.views.trace import print_trace
@@ -35,6 +34,8 @@ OTHER = {
 
 def finish(folder: Path) -> int:
     """Write the summary of a finished run, print its table and what to do next; returns the exit code of `run`."""
+    from specbench.report.ends import spent_lines  # with the engine, which readers of records do without
+
     run = StoredRun(folder)
     measured = pooled.measured([run])
     summary = compared.summary(measured)
