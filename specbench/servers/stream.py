@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from specbench.base.ends import end_of
 from specbench.base.untrusted import brief
 from specbench.servers.reply import OTHER, TEXT, THOUGHT, Chunk, Refusal, Reply, counts
 
@@ -21,10 +22,6 @@ USUAL_CHOICE |= {"reasoning", "reasoning_content"}
 # Keys of a delta that cost no tokens; any other that holds something does.
 FREE = frozenset(("role", "name", "id", "token_ids", "tokens"))
 THOUGHTS = frozenset(("reasoning_content", "reasoning", "thinking", "thought", "reasoning_text", "reasoning_details"))
-# The ends of texts, as engines name them.
-STOPPED = frozenset(("stop", "eos", "eos_token", "end_turn", "end_of_turn", "stop_sequence", "stop_token", "stop_str"))
-STOPPED |= {"tool_calls", "tool_call", "tool_use", "function_call", "end_id", "stop_words", "stop_word", "stop_string"}
-CUT = frozenset(("length", "max_tokens", "max_new_tokens", "max_output_tokens", "max_length", "model_length"))
 
 
 class Events:
@@ -116,8 +113,7 @@ class Reader:
             self._words = message_of(choice)
         if (reason := choice.get("finish_reason")) is not None:
             reason = reason.get("type") if isinstance(reason, dict) else reason
-            word = brief(reason).lower()
-            self.reply.finish = "stop" if word in STOPPED else "length" if word in CUT else brief(reason)
+            self.reply.finish = end_of(str(reason)) or brief(reason)
             stop = choice.get("stop_reason") if choice.get("stop_reason") is not None else choice.get("matched_stop")
             self.reply.stop = stop if isinstance(stop, int | str) else None
 

@@ -5,7 +5,7 @@ import math
 
 import pyarrow.parquet as pq
 import pytest
-from imported import answer, jsonl, rows, unknown
+from imported import CHOICE, PLAIN_RESPONSE, answer, jsonl, rows, unknown
 
 from specbench.analysis import compare, pooled
 from specbench.analysis.simulate import simulate
@@ -311,7 +311,7 @@ def test_how_vllm_says_that_a_text_ended(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", *(response(3, 100.0, 100.0, choices=[choice]) for choice in choices))
     samples = pq.read_table(import_vllm([path], out=tmp_path / "run") / "samples.parquet").to_pandas()
     result = samples.set_index("doc_id").finish.sort_index()
-    assert result.fillna("").tolist() == ["eos", "stop", "stop", "length", "", ""]
+    assert result.fillna("").tolist() == ["eos", "stop", "stop", "length", "eos", ""]
 
 
 def bench(tokens, ttfts, itls, errors=("", "", ""), inputs=(7, 8, 9), **others):
@@ -491,3 +491,12 @@ def test_a_file_of_several_models_is_refused(tmp_path):
     mixed = jsonl(tmp_path / "a.json", PLAIN | OF_RUN, PLAIN | OF_RUN | {"model_id": "org/other"})
     with pytest.raises(UserError, match="entry 2 is of another model"):
         import_vllm([mixed], out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "content_filter", "novel"])
+def test_a_response_that_the_engine_did_not_finish_is_failed(reason, tmp_path):
+    failed = PLAIN_RESPONSE | {"choices": [CHOICE | {"finish_reason": reason}]}
+    folder = import_vllm([jsonl(tmp_path / "a.jsonl", PLAIN_RESPONSE, failed)], out=tmp_path / "run")
+    row = rows(folder).iloc[0]
+    assert (row.documents, row.errors) == (1, 1) and row.tokens_per_s == pytest.approx(8 / 0.09)
+    assert f"the engine ended it by '{reason}'" in StoredRun(folder).samples().error[1]

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from specbench.base.ends import end_of
+from specbench.base.untrusted import brief
 from specbench.config import UserError, validated
 from specbench.results.importers import acceptance, conditions, origin, prometheus, vllm_bench
 from specbench.results.importers.foreign import Count, Entry, Figures, Row, Seconds, entries, text_of
@@ -108,8 +110,9 @@ def _responses(path: Path, objects: list[tuple[str, Row]], digest: str) -> Figur
     unclear = 0
     for doc_id, (where, response) in enumerate(responses):
         usage, metrics = response.usage or Usage(), response.metrics or Timing()
-        if response.error is not None:
-            figures.add("vllm", doc_id, 0, {"finish": "error", "error": f"{where}: {json.dumps(response.error)}"}, [])
+        failure = json.dumps(response.error) if response.error is not None else _failure(response.choices)
+        if failure:
+            figures.add("vllm", doc_id, 0, {"finish": "error", "error": f"{where}: {failure}"}, [])
             continue
         tokens = usage.completion_tokens if len(response.choices) < 2 else None  # of all choices together
         sample = {"prompt_tokens": usage.prompt_tokens, "new_tokens": tokens, **_text(response.choices)}
@@ -145,10 +148,16 @@ def _text(choices: list[Row]) -> Row:
     message = choice.get("message")
     text = message.get("content") if isinstance(message, dict) else choice.get("text")
     end = choice.get("finish_reason")
-    if end == "stop":
-        end = "eos" if choice.get("stop_reason") is None else "stop"
-    finish = end if end in ("eos", "stop", "length") else None
+    finish = end_of(end) if isinstance(end, str) else None
+    if finish == "stop":
+        finish = "eos" if choice.get("stop_reason") is None else "stop"
     return {"text": text if isinstance(text, str) else None, "finish": finish}
+
+
+def _failure(choices: list[Row]) -> str:
+    """The end of a response, if it is a failure of the engine; empty if not."""
+    ends = [end for choice in choices if isinstance(end := choice.get("finish_reason"), str)]
+    return next((f"the engine ended it by {brief(end)!r}" for end in ends if not end_of(end)), "")
 
 
 def _seconds(milliseconds: float | None) -> float | None:
