@@ -57,8 +57,7 @@ def _shipped(name: str) -> ModuleType:
                 return method
     if entry := plugins.extras("methods").get(name):
         return entry.load()
-    missing = "" if plugins.extras("methods") else f", and the package {plugins.EXTRAS} brings more"
-    raise UserError(f"no method {name!r}; `specbench list methods` shows all{missing}")
+    raise UserError(f"no method {name!r}; `specbench list methods` shows all")
 
 
 def settings_of(spec: MethodSpec, folder: Path) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def test_the_installed_wheel_runs_from_anywhere(installed, tmp_path):
     assert Path(where.strip()).is_relative_to(installed.parent.resolve())
     assert "Usage: specbench" in run(installed / "specbench", "--help", cwd=tmp_path)
     methods = run(installed / "specbench", "list", "methods", cwd=tmp_path)
-    assert "csd " in methods and "omnidraft" not in methods  # which the extras bring
+    assert "csd " in methods and "omnidraft" not in methods  # which the extras bring; here only their entry points are
     pairs = run(installed / "specbench", "list", "pairs", cwd=tmp_path)
     assert all(file.stem in pairs for file in (ROOT / "suites" / "pairs").glob("*.yaml"))
 
