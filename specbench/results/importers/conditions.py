@@ -1,14 +1,12 @@
 """What files of other tools say of how they were measured: figures are only divided if it agrees."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from specbench.base.errors import did_you_mean
 from specbench.base.untrusted import brief
 from specbench.config import UserError
-
-if TYPE_CHECKING:
-    from specbench.results.importers.foreign import Figures
 
 # By condition, the keys under which tools write it, all of which count.
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -27,6 +25,16 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 LIKE_NONE = {"concurrency": "no limit"}  # what null means, where a file names the key
+
+
+class Told(Protocol):
+    """The figures of a file, as far as conditions go."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def conditions(self) -> dict[str, Any]: ...
 
 
 def of(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +72,7 @@ def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str,
     return differing
 
 
-def unlike(files: "Sequence[Figures]", baseline: bool, allowed: Sequence[str]) -> list[str]:
+def unlike(files: Sequence[Told], baseline: bool, allowed: Sequence[str]) -> list[str]:
     """A line for each difference of the files from the first, which is the baseline if there is one.
 
     Raises:
