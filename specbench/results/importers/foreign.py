@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,8 @@ class Entry(Settings):
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
 
-class Rounds(NamedTuple):
+@dataclass(frozen=True)
+class Rounds:
     """The rounds of a sample after the prefill, by column: there may be millions of them in a file."""
 
     sample: int  # its place among the samples
@@ -104,7 +105,7 @@ class Figures:
             columns[key] = values.take(of_sample)
         columns["round"] = np.arange(total) - np.repeat(counts.cumsum() - counts, counts) + 1
         for key in dict.fromkeys(chain.from_iterable(each.columns for each in some)):
-            parts = [each.columns.get(key) for each in some]
+            parts: list[Any] = [each.columns.get(key) for each in some]
             if all(isinstance(part, np.ndarray) for part in parts):
                 columns[key] = np.concatenate(parts)
             else:
