@@ -19,6 +19,7 @@ from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.draft_output import slim, trimmed
 from specbench.engine.models.layer_skip import without
 from specbench.engine.runtimes import static
+from specbench.engine.runtimes.blocks import KEYS
 from specbench.engine.runtimes.decoder import FEW
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.static import STATIC, StaticRunner
@@ -59,7 +60,8 @@ def test_chains_equal_a_forward_without_cache(form):
         mirror = mirror[: len(mirror) - back]
         session.truncate(len(mirror))
         capacities.add(runner.capacity)
-    assert capacities == {FIRST, 2 * FIRST, 8 * FIRST}
+    least = KEYS if DEVICE == "cpu" else FIRST
+    assert capacities == {max(least, room) for room in (FIRST, 2 * FIRST, 8 * FIRST)}
     # It is no text that any cache would pass: other tokens in front give other logits.
     assert len(set(logits.argmax(-1).tolist())) >= 8
 

@@ -120,11 +120,11 @@ def through(
         if attention:
             x = attention.before(x) if joined is None else joined
             x = attend(attention, x, step, cache.keys[index], cache.values[index], turn, kept)
-            h = h + (attention.after(x) if attention.after else x)
+            h = h + attention.after(attention.out(x)) if attention.after else attention.out.joined(x, h, "add")
             index += 1
         if mlp:
-            x = mlp.compute(mlp.before(h))
-            h = h + (mlp.after(x) if mlp.after else x)
+            x = mlp.inner(mlp.before(h))
+            h = h + mlp.after(mlp.down(x)) if mlp.after else mlp.down.joined(x, h, "add")
         yield h
 
 
@@ -137,12 +137,12 @@ def attend(
     turn: tuple[Tensor, Tensor] | None,
     keep: slice | Tensor | None = None,
 ) -> Tensor:
-    """The attention sublayer of n tokens: [n, width] -> [n, width], or the rows of it that `keep` selects.
+    """What n tokens [n, width] read, [n, H D], or the rows of it that `keep` selects; it then enters `layer.out`.
 
-    `turn` holds cosines and sines [n, 1, D].
+    Computed in the type of the cache. `turn` holds cosines and sines [n, 1, D].
     """
     heads, groups, size = layer.heads, layer.groups, layer.size
-    qkv = layer.qkv(x).view(-1, heads + 2 * groups, size)
+    qkv = layer.qkv(x).to(keys.dtype).view(-1, heads + 2 * groups, size)
     qk = qkv[:, : heads + groups]
     if layer.q_norm and layer.k_norm:
         qk = torch.cat([layer.q_norm(qk[:, :heads]), layer.k_norm(qk[:, heads:])], 1)
@@ -151,7 +151,7 @@ def attend(
         qk = torch.addcmul(qk * cos, qk.roll(size // 2, -1), sin)
     q, k, v = qk[:, :heads], qk[:, heads:], qkv[:, heads + groups :]
     read = step.attend(layer, q, k, v, keys, values)
-    return layer.out(read if keep is None else read[keep])
+    return (read if keep is None else read[keep]).to(x.dtype)
 
 
 def grouped(layer: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -203,8 +203,8 @@ class FixedStep(Fixed):
         self.rows = torch.arange(key.reach, device=device)
         self.places = torch.zeros(key.width, dtype=torch.long, device=device)  # of a tree's tokens
         self.masks = {
-            window: torch.zeros(key.width, key.reach, dtype=lean.dtype, device=device)
-            for window in (lean.windows if key.tree else ())
+            window: torch.zeros(key.width, key.reach, dtype=lean.wide, device=device)
+            for window in (lean.masks.windows if key.tree else ())
         }
         self.features: Tensor | None = None
 
@@ -219,7 +219,8 @@ class FixedStep(Fixed):
             self.features.copy_(features)
         if reads:
             self.places.copy_(reads.places[-self.key.width :])
-            for window, mask in self.lean.tree(reads).items():
+            for window, mask in self.lean.masks.whole(reads).items():
+                assert mask is not None
                 self.masks[window].fill_(-torch.inf)
                 self.masks[window][:, : mask.shape[1]] = mask
         logits, states = self.results()
@@ -235,8 +236,8 @@ class FixedStep(Fixed):
         masks: dict[int | None, Tensor | None] = dict(self.masks)
         if not self.key.tree:
             away = rows[:, None] - self.rows
-            for window in self.lean.windows:
-                masks[window] = additive((away >= 0) & (away < (window or self.key.reach)), self.lean.dtype)
+            for window in self.lean.masks.windows:
+                masks[window] = additive((away >= 0) & (away < (window or self.key.reach)), self.lean.wide)
         step = Step(rows, self.places if self.key.tree else rows, self.key.reach, masks)
         return decoder.run(
             self.lean.parts, self.ids, step, self.cache, self.angles, None, self.key.hidden, self.features

@@ -17,7 +17,8 @@ from transformers import PreTrainedModel
 from specbench.engine.models.eagle_head import EagleHead
 from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.engine.models.layer_skip import NoAttention, NoOutput
-from specbench.engine.runtimes.products import Map, product
+from specbench.engine.runtimes.gated import gated
+from specbench.engine.runtimes.products import Called, Map, Product, product
 from specbench.engine.runtimes.types import Unsupported
 
 KNOWN = ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma2", "OPT")  # + "ForCausalLM"
@@ -38,7 +39,7 @@ class Attention:
     scale: float
     softcap: float | None
     window: int | None  # how many tokens a token reads, including itself; None: all
-    out: Map
+    out: Product | Called
     after: Map | None
 
 
@@ -47,7 +48,8 @@ class Mlp:
     """An MLP sublayer, with the norms before and after it."""
 
     before: Map
-    compute: Map
+    inner: Map  # what enters `down`
+    down: Product | Called
     after: Map | None
 
 
@@ -126,7 +128,7 @@ def _head(head: EagleHead) -> Parts:
         lambda tokens: embedding(tokens).to(dtype),
         None,
         partial(_angles, head.rotary, _empty(head)),
-        [(attention, Mlp(_norm(layer.post_attention_layernorm), _gated(layer.mlp), None))],
+        [(attention, Mlp(_norm(layer.post_attention_layernorm), *_gated(layer.mlp), None))],
         _norm(head.norm),
         product([head.lm_head]),
         join=layer.read,
@@ -182,23 +184,17 @@ def _mlp(layer: Any) -> Mlp | None:
         if isinstance(layer.fc2, NoOutput):
             return None
         up, down, act = product([layer.fc1]), product([layer.fc2]), layer.activation_fn
-        return Mlp(_norm(layer.final_layer_norm), lambda x: down(act(up(x))), None)
+        return Mlp(_norm(layer.final_layer_norm), lambda x: act(up(x)), down, None)
     module = layer.mlp
     if isinstance(module, NoOutput):
         return None
     if hasattr(layer, "pre_feedforward_layernorm"):
-        return Mlp(_norm(layer.pre_feedforward_layernorm), _gated(module), _norm(layer.post_feedforward_layernorm))
-    return Mlp(_norm(layer.post_attention_layernorm), _gated(module), None)
+        return Mlp(_norm(layer.pre_feedforward_layernorm), *_gated(module), _norm(layer.post_feedforward_layernorm))
+    return Mlp(_norm(layer.post_attention_layernorm), *_gated(module), None)
 
 
-def _gated(mlp: Any) -> Map:
-    both, down, act = product([mlp.gate_proj, mlp.up_proj]), product([mlp.down_proj]), mlp.act_fn
-
-    def compute(x: Tensor) -> Tensor:
-        gate, up = both(x).chunk(2, -1)
-        return down(act(gate) * up)
-
-    return compute
+def _gated(mlp: Any) -> tuple[Map, Product | Called]:
+    return gated(mlp.gate_proj, mlp.up_proj, mlp.act_fn), product([mlp.down_proj])
 
 
 def _norm(module: Any) -> Map:

@@ -1,5 +1,6 @@
 """Products of a few rows with weights, which are laid out for their device."""
 
+import functools
 import weakref
 from collections.abc import Callable
 
@@ -11,53 +12,116 @@ from specbench.engine.models.quantize import is_plain
 
 Map = Callable[[Tensor], Tensor]  # [n, …] -> [n, …]
 
-LEAST = 300_000  # multiplications (and two rows) from which on oneDNN pays off: it takes about 9 µs to start
 TYPICAL = 8  # rows for which oneDNN lays weights out; other numbers work as well
+PACKED = (torch.float32, torch.bfloat16)  # types that oneDNN computes in on a CPU
+TRIED = 4  # rows by which it is tried whether a row alone is computed as among others
 
 
 class Product:
-    """x Wᵀ + b, where W [out, in] may be several weights with the same input, stacked."""
+    """x Wᵀ + b, where W [out, in] may be several weights with the same input, stacked.
+
+    On a CPU a row's result has the same bits whatever other rows are computed with it, where oneDNN's kernels allow.
+    """
 
     def __init__(self, modules: list[nn.Linear]) -> None:
         self.bias = None if modules[0].bias is None else torch.cat([module.bias for module in modules])
         self.packed: Tensor | None = None
-        self.rows = 0  # use `packed` from so many rows on
+        self.alone = False  # a single row is computed as it is; else as two, since kernels for one row add up otherwise
         weights = [module.weight for module in modules]
         weight = torch.cat(weights) if len(weights) > 1 else weights[0].detach()
         if weight.device.type == "cpu":
-            # Stored column by column: torch's product of a single row is up to twice as fast.
-            self.weight = weight.t().contiguous().t()
-            if weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+            if packs("cpu", weight.dtype):
                 self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL)
-                self.rows = max(2, -(-LEAST // weight.numel()))
+                self.alone = _same_alone(self.packed, weight)
+            else:  # stored column by column: torch's product of a single row is up to twice as fast
+                self.weight = weight.t().contiguous().t()
             return
         self.weight = weight
         if len(weights) > 1:  # the model's own weights become views, so that none is in memory twice
             for module, part in zip(modules, weight.split([module.out_features for module in modules]), strict=True):
                 module.weight.data = part
 
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.packed is None or x.shape[0] < self.rows:
+    def __call__(self, x: Tensor, function: tuple[str, str] = ("none", "")) -> Tensor:
+        """The product [n, out] of rows [n, in], then one of oneDNN's functions where the weight is `packed`."""
+        if self.packed is None:
             return F.linear(x, self.weight, self.bias)
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        if x.shape[0] == 1 and not self.alone:
+            return self._computed(x.expand(2, -1), function)[:1]
+        return self._computed(x, function)
+
+    def joined(self, x: Tensor, other: Tensor, how: str) -> Tensor:
+        """The product of rows [n, in], to which `other` [n, out] is added or by which it is multiplied ("add", "mul")."""
+        if self.packed is None:
+            y = F.linear(x, self.weight, self.bias)
+            return other + y if how == "add" else other * y
+        pointwise = torch.ops.mkldnn._linear_pointwise.binary
+        if x.shape[0] == 1 and not self.alone:
+            two: Tensor = pointwise(x.expand(2, -1), other.expand(2, -1), self.packed, self.bias, how)
+            return two[:1]
+        y = pointwise(x, other, self.packed, self.bias, how)
+        return y
+
+    def _computed(self, x: Tensor, function: tuple[str, str]) -> Tensor:
+        name, kind = function
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, name, [], kind)
         return y
 
 
+class Called:
+    """A module, or several with the same input, in place of a `Product`."""
+
+    packed = None
+
+    def __init__(self, modules: list[nn.Module]) -> None:
+        self.modules = modules
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if len(self.modules) == 1:
+            y: Tensor = self.modules[0](x)
+            return y
+        return torch.cat([module(x) for module in self.modules], -1)
+
+    def joined(self, x: Tensor, other: Tensor, how: str) -> Tensor:
+        return other + self(x) if how == "add" else other * self(x)
+
+
+@functools.cache
+def packs(device: str, dtype: torch.dtype) -> bool:
+    """True if oneDNN computes products of a type on a device; bfloat16 on a CPU needs avx512."""
+    if device != "cpu" or dtype not in PACKED or not torch.backends.mkldnn.is_available():
+        return False
+    try:
+        torch.ops.mkldnn._reorder_linear_weight(torch.zeros(16, 16, dtype=dtype), TYPICAL)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _same_alone(packed: Tensor, weight: Tensor) -> bool:
+    """True if a row's product has the same bits alone as among others; that depends on the shape only."""
+    key = (*weight.shape, weight.dtype, torch.get_num_threads())
+    if key not in _alone:
+        rows = torch.randn(TRIED, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight.dtype)
+        among = torch.ops.mkldnn._linear_pointwise(rows, packed, None, "none", [], "")
+        by_itself = [torch.ops.mkldnn._linear_pointwise(row, packed, None, "none", [], "") for row in rows.split(1)]
+        _alone[key] = torch.equal(torch.cat(by_itself), among)
+    return _alone[key]
+
+
+_alone: dict[tuple[object, ...], bool] = {}
 _products: weakref.WeakKeyDictionary[nn.Module, Product] = weakref.WeakKeyDictionary()
 
 
 @torch.no_grad()
-def product(modules: list[nn.Module]) -> Map:
+def product(modules: list[nn.Module]) -> Product | Called:
     """Linear layers with the same input as one map, with their outputs [n, sum of widths] side by side.
 
-    On a CPU the weights are copied into the layouts in which products with few rows are fastest. On a GPU weights that
+    On a CPU the weights are copied into the layout in which products with few rows are fastest. On a GPU weights that
     are read together are stacked, in place. Modules that are more than a weight (adapters) are called, and so are those
     with weights in fewer bits.
     """
     if any(type(module) is not nn.Linear or not is_plain(module.weight) for module in modules):
-        if len(modules) == 1:
-            return modules[0]
-        return lambda x: torch.cat([module(x) for module in modules], -1)
+        return Called(modules)
     if modules[0] not in _products:  # twins of a model share their linear layers
         _products[modules[0]] = Product(modules)  # type: ignore[arg-type]
     return _products[modules[0]]

@@ -10,9 +10,10 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specbench.engine.rounding import off, tolerance
 from specbench.engine.runtimes import decoder
+from specbench.engine.runtimes.blocks import KEYS, round_up
 from specbench.engine.runtimes.chains import Chaining
-from specbench.engine.runtimes.decoder import Cache, Step
-from specbench.engine.runtimes.eager import additive
+from specbench.engine.runtimes.decoder import Cache
+from specbench.engine.runtimes.masks import Masks
 from specbench.engine.runtimes.parts import Parts, read
 from specbench.engine.runtimes.types import Reads, Runtime, Unsupported
 
@@ -53,46 +54,17 @@ class Lean:
         self.parts: Parts = read(model)
         self.device, self.dtype = model.device, model.dtype
         self.size = model.num_parameters()
-        self.windows = {attention.window for attention in self.parts.attentions}
+        # On a CPU attention is computed in float32 at least, so caches are kept in it.
+        self.wide = torch.float32 if self.device.type == "cpu" and self.dtype.itemsize < 4 else self.dtype
+        self.masks = Masks(self)
         self._angles: tuple[Tensor, Tensor] | None = None
-        self._masks: dict[tuple[int, int | None], Tensor] = {}
 
     def angles(self, count: int) -> tuple[Tensor, Tensor] | None:
         """Cosines and sines [P, D] of at least the first `count` positions; None for a model without rotary ones."""
         if self.parts.rotary and (self._angles is None or len(self._angles[0]) < count):
-            self._angles = decoder.signed(self.parts.rotary(doubled(count)))
+            cos, sin = decoder.signed(self.parts.rotary(doubled(count)))
+            self._angles = cos.to(self.wide), sin.to(self.wide)
         return self._angles
-
-    def chain(self, width: int, cached: int) -> dict[int | None, Tensor | None]:
-        """Masks [n, cached + n] by window for a chain after `cached` tokens: views of masks that are built once."""
-        masks: dict[int | None, Tensor | None] = {}
-        for window in self.windows:
-            if width == 1 and (window is None or cached < window):
-                masks[window] = None
-                continue
-            mask = self._masks.get((width, window))
-            if mask is None or mask.shape[1] < cached + width:
-                # What a token reads depends on distance alone, so masks of all lengths are parts of the longest one.
-                span = doubled(cached + width) if width <= decoder.FEW else cached + width
-                mask = self._mask(width, span, window)
-                if width <= decoder.FEW:
-                    self._masks[width, window] = mask
-            masks[window] = mask[:, mask.shape[1] - cached - width :]
-        return masks
-
-    def _mask(self, width: int, span: int, window: int | None) -> Tensor:
-        places = torch.arange(span, device=self.device)
-        away = places[-width:, None] - places
-        return additive((away >= 0) & (away < (window or span)), self.dtype)
-
-    def tree(self, reads: Reads) -> dict[int | None, Tensor]:
-        """Masks [n, S] by window for any block."""
-        fed = reads.places[-reads.allowed.shape[0] :]
-        near = {
-            window: reads.allowed if window is None else reads.allowed & (fed[:, None] - reads.places < window)
-            for window in self.windows
-        }
-        return {window: additive(allowed, self.dtype) for window, allowed in near.items()}
 
 
 class StaticRunner(Chaining):
@@ -111,13 +83,9 @@ class StaticRunner(Chaining):
         width, end = ids.shape[0], self.length + ids.shape[0]
         if width > CHUNK and not reads:
             return in_chunks(partial(StaticRunner.forward, self), ids, keep, hidden, features, CHUNK)
+        lean, positions = self.lean, max(end, reads.end) if reads else end
         self.reserve(end)
-        lean, rows, positions = self.lean, slice(self.length, end), end
-        if reads:
-            positions = max(end, reads.end)
-            step = Step(rows, reads.places[-width:], end, {**lean.tree(reads)})
-        else:
-            step = Step(rows, rows, end, lean.chain(width, self.length))
+        step = lean.masks.block(width, self.length, reads)
         kept = slice(-keep, None) if 0 < keep < width else None
         scored = decoder.run(lean.parts, ids, step, self.cache, lean.angles(positions), kept, hidden, features)
         self.length = end
@@ -147,6 +115,7 @@ class StaticRunner(Chaining):
 
     def reserve(self, length: int) -> None:
         """Make room for `length` tokens, in place; cached tokens stay."""
+        length = round_up(length, KEYS)
         if length <= self.capacity:
             return
         capacity = doubled(length)
@@ -157,7 +126,7 @@ class StaticRunner(Chaining):
         self.cache, self.capacity = larger, capacity
 
     def _empty(self, groups: int, capacity: int, size: int) -> Tensor:
-        return torch.zeros(groups, capacity, size, dtype=self.lean.dtype, device=self.lean.device)
+        return torch.zeros(groups, capacity, size, dtype=self.lean.wide, device=self.lean.device)
 
 
 def in_chunks(

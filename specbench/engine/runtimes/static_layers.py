@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine.runtimes import decoder
-from specbench.engine.runtimes.decoder import Cache, Step
+from specbench.engine.runtimes.decoder import Cache
 from specbench.engine.runtimes.static import CHUNK, Lean, StaticRunner
 from specbench.engine.runtimes.types import Reads
 
@@ -36,8 +36,7 @@ class StaticLayers(StaticRunner):
             return torch.cat([self.run(part, first, last) for part in given.split(CHUNK)])
         lean, end = self.lean, cached + width
         self.reserve(end)
-        rows = slice(cached, end)
-        step = Step(rows, rows, end, lean.chain(width, cached))
+        step = lean.masks.block(width, cached, None)
         h = given if first else decoder.embedded(lean.parts, given, step)
         turn = decoder.turns(lean.angles(end), step)
         for state in decoder.through(lean.parts, h, step, self.cache, turn, first, last):

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from specbench.engine.runtimes import decoder
-from specbench.engine.runtimes.decoder import Cache, Step
+from specbench.engine.runtimes.blocks import SPAN, summed
+from specbench.engine.runtimes.decoder import Block, Cache
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.parts import Attention
-from specbench.engine.runtimes.slots import NARROW, Answer, Fed, Feed, Resident, Slots
+from specbench.engine.runtimes.slots import NARROW, Answer, Fed, Feed, Slots
 from specbench.engine.runtimes.static import Lean
 
 
@@ -27,19 +28,23 @@ class StaticRows:
     def forward(self, fed: Fed) -> list[Answer]:
         lean, slots = self.lean, self.slots
         for sequence, feed in fed:
-            slots.place(sequence, sequence.length + len(feed.ids))
-        like = torch.empty(0, dtype=lean.dtype, device=lean.device)
+            slots.place(sequence, lean.masks.reach(sequence.length + len(feed.ids)))
+        like = torch.empty(0, dtype=lean.wide, device=lean.device)
         for index, layer in enumerate(lean.parts.attentions):
             slots.layer(index, layer.groups, (layer.size, layer.size), like)
-        # The narrow ones come first, in the order of their slots.
-        order = sorted(range(len(fed)), key=lambda i: (len(fed[i][1].ids) > NARROW, fed[i][0].slot))
+        # The narrow ones come first, in the order of their slots. On a CPU what is no chain attends by itself.
+        apart = [len(feed.ids) > NARROW or (lean.masks.blocks and feed.reads is not None) for _, feed in fed]
+        order = sorted(range(len(fed)), key=lambda i: (apart[i], fed[i][0].slot))
         ordered = [fed[i] for i in order]
-        narrow = [(sequence, feed) for sequence, feed in ordered if len(feed.ids) <= NARROW]
+        narrow = ordered[: apart.count(False)]
         wide = ordered[len(narrow) :]
         block = RowsStep(
             _places(ordered, lean.device),
             _together(narrow, lean) if narrow else None,
-            [(sequence.slot, len(feed.ids), _alone(sequence, feed, lean)) for sequence, feed in wide],
+            [
+                (sequence.slot, len(feed.ids), lean.masks.block(len(feed.ids), sequence.length, feed.reads))
+                for sequence, feed in wide
+            ],
         )
         feeds = [feed for _, feed in ordered]
         hidden = feeds[0].hidden  # those of all feeds
@@ -76,15 +81,6 @@ def _kept(feeds: Sequence[Feed], device: torch.device) -> tuple[Tensor | None, l
     return torch.tensor(kept, device=device), counts
 
 
-def _alone(sequence: Resident, feed: Feed, lean: Lean) -> Step:
-    """The block of a sequence that attends by itself."""
-    width = len(feed.ids)
-    rows = slice(sequence.length, sequence.length + width)
-    if feed.reads:
-        return Step(rows, feed.reads.places[-width:], rows.stop, {**lean.tree(feed.reads)})
-    return Step(rows, rows, rows.stop, lean.chain(width, sequence.length))
-
-
 @dataclass(frozen=True)
 class Together:
     """Narrow blocks of n sequences or fewer whose slots lie within `slots`, padded to one width."""
@@ -95,6 +91,7 @@ class Together:
     row: Tensor  # [N]: its row of the cache
     column: Tensor  # [N]: its place in the padded block
     reach: int
+    span: int  # positions whose values are added up in one product
     masks: dict[int | None, Tensor]  # by window: [slots, 1, width, reach], added to scores
     full: bool  # every slot is fed `width` tokens
 
@@ -108,16 +105,17 @@ class Together:
         else:
             padded = q.new_zeros(count, self.width, groups, layer.heads // groups, size)
             padded[self.slot - self.slots.start, self.column] = q.reshape(len(q), groups, -1, size)
-        rows = padded.permute(0, 2, 3, 1, 4).reshape(count * groups, -1, size) * layer.scale
+        rows = padded.permute(0, 2, 3, 1, 4).reshape(count * groups, -1, size)
         cached_k, cached_v = (
             part[self.slots, :, : self.reach].reshape(count * groups, self.reach, size) for part in (keys, values)
         )
-        scores = torch.bmm(rows, cached_k.transpose(1, 2))
+        scores = torch.baddbmm(rows[:1, :1, :1], rows, cached_k.transpose(1, 2), beta=0, alpha=layer.scale)
         if layer.softcap:
             scores = torch.tanh(scores / layer.softcap) * layer.softcap
         scores.view(count, layer.heads, self.width, self.reach).add_(self.masks[layer.window])
         weights = scores.softmax(-1) if scores.element_size() > 2 else scores.softmax(-1, torch.float32).to(v.dtype)
-        attended = torch.bmm(weights, cached_v).view(count, layer.heads, self.width, size).transpose(1, 2)
+        read = summed(weights, cached_v, self.reach, self.span)
+        attended = read.view(count, layer.heads, self.width, size).transpose(1, 2)
         if self.full:
             return attended.reshape(len(q), -1)
         return attended[self.slot - self.slots.start, self.column].reshape(len(q), -1)
@@ -127,8 +125,8 @@ def _together(narrow: Fed, lean: Lean) -> Together:
     device = lean.device
     first, last = narrow[0][0].slot, narrow[-1][0].slot
     widths = [len(feed.ids) for _, feed in narrow]
-    width, count = max(widths), last + 1 - first
-    reach = max(sequence.length + n for (sequence, _), n in zip(narrow, widths, strict=True))
+    width, count = lean.masks.width(max(widths)), last + 1 - first
+    reach = lean.masks.reach(max(sequence.length + n for (sequence, _), n in zip(narrow, widths, strict=True)))
     slot = torch.tensor([sequence.slot for (sequence, _), n in zip(narrow, widths, strict=True) for _ in range(n)])
     column = torch.tensor([i for n in widths for i in range(n)])
     starts = torch.tensor([sequence.length for (sequence, _), n in zip(narrow, widths, strict=True) for _ in range(n)])
@@ -138,15 +136,17 @@ def _together(narrow: Fed, lean: Lean) -> Together:
     limit[slot - first, column] = row
     limit = limit.to(device)
     away = limit[:, :, None] - torch.arange(reach, device=device)
-    masks = {window: additive((away >= 0) & (away < (window or reach)), lean.dtype)[:, None] for window in lean.windows}
+    masks = {window: additive((away >= 0) & (away < (window or reach)), lean.wide)[:, None] for window in lean.masks.windows}
     for (sequence, feed), n in zip(narrow, widths, strict=True):
         if feed.reads:
-            for window, mask in lean.tree(feed.reads).items():
+            for window, mask in lean.masks.whole(feed.reads).items():
+                assert mask is not None
                 masks[window][sequence.slot - first, 0, :n] = -torch.inf
                 masks[window][sequence.slot - first, 0, :n, : mask.shape[1]] = mask
     full = len(narrow) == count and min(widths) == width
     slot, row, column = slot.to(device), row.to(device), column.to(device)
-    return Together(slice(first, last + 1), width, slot, row, column, reach, masks, full)
+    span = SPAN if lean.masks.blocks else reach
+    return Together(slice(first, last + 1), width, slot, row, column, reach, span, masks, full)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class RowsStep:
 
     places: Tensor
     together: Together | None
-    alone: Sequence[tuple[int, int, Step]]  # slot, width, block
+    alone: Sequence[tuple[int, int, Block]]  # slot, width, block
 
     def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         begin, parts = 0, []
