@@ -173,6 +173,7 @@ class Session:
             finite = not logits.numel() or math.isfinite(highest(logits))
         if not finite:
             first = self._length - logits.shape[0] + 1
+            self._runner.wipe()
             raise NotFinite(self.role, first + int((~logits.amax(-1).isfinite()).nonzero()[0]))
         return best
 

@@ -61,6 +61,9 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     why = ""
     if plan.own:
         pair, why = at_runtime(plan, pair, prompts[0], longest, runtime_of(stored) if stored else plan.runtime)
+        for role, model in pair.models.items():
+            if what := pair.runtime.unequal(model):
+                warn(f"{role}: near ties may flip, since this machine's kernels differ by width: {what}")
     stopwatch = Stopwatch(pair.device)
     sampling = Sampling(**plan.sampling.model_dump())
     pair = replace(pair, penalties=sampling.penalties)

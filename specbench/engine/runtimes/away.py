@@ -36,6 +36,9 @@ class Away:
     def load(self, saved: Any) -> None:
         self.runner.load(saved)
 
+    def wipe(self) -> None:
+        self.runner.wipe()
+
     def truncate(self, length: int) -> None:
         self.runner.truncate(length)
 

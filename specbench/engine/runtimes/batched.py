@@ -55,6 +55,12 @@ class Batched(Runtime):
         rows.sequences += 1
         return RowRunner(rows)
 
+    def equal(self, model: PreTrainedModel) -> bool:
+        return self.base == STATIC.name and STATIC.equal(model)
+
+    def unequal(self, model: PreTrainedModel) -> str:
+        return STATIC.unequal(model) if self.base == STATIC.name else ""
+
     def sequences(self) -> dict[PreTrainedModel, int]:
         """How many sequences of each model were made, dropped ones too."""
         return {model: rows.sequences for model, rows in self._rows.items()}
@@ -125,6 +131,9 @@ class RowRunner:
         if damaged:
             self.rows.slots.wipe()
         self.rows.slots.rest(self)
+
+    def wipe(self) -> None:
+        self.rows.slots.wipe()
 
     def save(self) -> Any:
         return self.rows.slots.save(self)

@@ -27,14 +27,14 @@ class Tail(NamedTuple):
 
     positions: slice  # of the weights that follow the sealed spans
     rows: slice | Tensor  # of the cache
-    index: Tensor  # [M, positions]: the row of each weight, counted within `rows`
+    targets: Tensor  # [M, positions]: the row of each weight, counted within `rows`
 
 
 class Paths(NamedTuple):
     """What some nodes of a tree read, by position."""
 
     sealed: int  # so many positions, whole spans of the context, are those of all nodes
-    index: Tensor  # [M, W]: the rows of the cache, counted from `sealed`, by position
+    order: Tensor  # [M, W]: the rows of the cache, counted from `sealed`, by position
     tails: Sequence[Tail]
 
 
@@ -76,7 +76,7 @@ def _attended(layer: Attention, q: Tensor, keys: Tensor, values: Tensor, part: P
     for tail in part.paths.tails if part.paths else ():
         chosen, at = values[:, tail.rows], weights[..., tail.positions]
         placed = weights.new_zeros(groups, count, chosen.shape[1])
-        placed.scatter_add_(-1, tail.index.expand(groups, -1, -1), at)
+        placed.scatter_add_(-1, tail.targets.expand(groups, -1, -1), at)
         attended = attended + torch.bmm(placed, chosen)
     return attended[:, :used].reshape(groups, -1, n, size).permute(2, 0, 1, 3).reshape(n, -1)
 
@@ -87,7 +87,7 @@ def _weights(layer: Attention, rows: Tensor, keys: Tensor, mask: Tensor, paths: 
         return torch.baddbmm(mask, rows, keys.transpose(1, 2), alpha=layer.scale).softmax(-1)
     scores = torch.baddbmm(mask[:1, :1], rows, keys.transpose(1, 2), beta=0, alpha=layer.scale)
     if paths:
-        later = scores[..., paths.sealed :].gather(-1, paths.index.expand(len(scores), -1, -1))
+        later = scores[..., paths.sealed :].gather(-1, paths.order.expand(len(scores), -1, -1))
         scores = torch.cat([scores[..., : paths.sealed], later], -1)
     if layer.softcap:
         scores = torch.tanh(scores / layer.softcap) * layer.softcap
@@ -108,7 +108,7 @@ def round_up(count: int, unit: int) -> int:
 
 
 def row_mask(mask: Tensor, share: int) -> Tensor:
-    """The mask [M, S] of all rows of queries, from that of the queries [n, S]; rows that are padding read everything."""
+    """The mask [M, S] of all rows, from that of the queries [n, S]; rows that are padding read everything."""
     used = share * mask.shape[0]
     rows = mask.new_zeros(round_up(used, ROWS), mask.shape[1])
     rows[:used].view(share, *mask.shape).copy_(mask)
@@ -131,7 +131,7 @@ class Grown(NamedTuple):
     """A tree's tokens by their positions."""
 
     sealed: int
-    index: Tensor  # [n, W]: rows of the cache, counted from `sealed`; 0 where nothing is read
+    order: Tensor  # [n, W]: rows of the cache, counted from `sealed`; 0 where nothing is read
     read: Tensor  # [n, W] bool
 
     @classmethod
@@ -147,25 +147,25 @@ class Grown(NamedTuple):
 
     def groups(self, total: int) -> Iterator[slice]:
         """Slices of nodes whose paths have at most SEQUENTIAL rows of the cache in each span; `total` rows follow."""
-        width = self.index.shape[0]
+        width = self.order.shape[0]
         if total <= SEQUENTIAL:
             yield from parts_of(width)
             return
-        start, used = 0, torch.zeros(self.index.shape[1], total, dtype=torch.bool)
+        start, used = 0, torch.zeros(self.order.shape[1], total, dtype=torch.bool)
         for node in range(width):
             more = used.clone()
-            more[torch.arange(len(more))[self.read[node]], self.index[node][self.read[node]]] = True
+            more[torch.arange(len(more))[self.read[node]], self.order[node][self.read[node]]] = True
             most = max(int(part.any(0).sum()) for part in more.split(SPAN))
             if node > start and (most > SEQUENTIAL or node - start == QUERIES):
                 yield slice(start, node)
                 start, more = node, more.zero_()
-                more[torch.arange(len(more))[self.read[node]], self.index[node][self.read[node]]] = True
+                more[torch.arange(len(more))[self.read[node]], self.order[node][self.read[node]]] = True
             used = more
         yield slice(start, width)
 
     def paths(self, nodes: slice, total: int, share: int) -> Paths:
         """What these nodes read."""
-        index = _repeated(self.index[nodes], share)
+        index = _repeated(self.order[nodes], share)
         tails = []
         for start in range(0, index.shape[1], SPAN):
             positions = slice(start, start + SPAN)
@@ -173,7 +173,7 @@ class Grown(NamedTuple):
             rows: slice | Tensor = slice(self.sealed, self.sealed + total)
             at = index[:, positions]
             if total > SEQUENTIAL:
-                chosen = self.index[nodes, positions][self.read[nodes, positions]].unique()
+                chosen = self.order[nodes, positions][self.read[nodes, positions]].unique()
                 if not len(chosen):
                     continue
                 at, rows = torch.searchsorted(chosen, at.contiguous()).clamp_(max=len(chosen) - 1), self.sealed + chosen

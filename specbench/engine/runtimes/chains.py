@@ -22,6 +22,9 @@ class Chain(NamedTuple):
 class Chaining:
     """Base of runners that have chains: a forward a token, with nothing in between but the draw."""
 
+    def wipe(self) -> None:
+        """As of any runner; nothing to do where no row of the cache after the sequence is read."""
+
     @torch.inference_mode()
     def chain(
         self: Runner, ids: Tensor, count: int, vocabulary: int, sampling: Sampling, rng: torch.Generator

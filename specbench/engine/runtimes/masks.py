@@ -117,9 +117,11 @@ class Masks:
         """Nodes of a tree, which read their paths by position."""
         grown, fed = Grown.of(reads), reads.places[-reads.allowed.shape[0] :]
         reach = self.reach(reads.allowed.shape[1])
-        places = torch.arange(grown.sealed + grown.index.shape[1])
+        places = torch.arange(grown.sealed + grown.order.shape[1])
         away = fed[:, None] - places
-        masks = {window: additive((away >= 0) & (away < (window or len(places))), self.dtype) for window in self.windows}
+        masks = {
+            window: additive((away >= 0) & (away < (window or len(places))), self.dtype) for window in self.windows
+        }
         total = reach - grown.sealed
         return [
             Part(

@@ -14,7 +14,7 @@ Map = Callable[[Tensor], Tensor]  # [n, …] -> [n, …]
 
 TYPICAL = 8  # rows for which oneDNN lays weights out; other numbers work as well
 PACKED = (torch.float32, torch.bfloat16)  # types that oneDNN computes in on a CPU
-TRIED = 4  # rows by which it is tried whether a row alone is computed as among others
+TRIED = 8  # rows by which it is tried whether a row alone is computed as among others
 
 
 class Product:
@@ -50,7 +50,7 @@ class Product:
         return self._computed(x, function)
 
     def joined(self, x: Tensor, other: Tensor, how: str) -> Tensor:
-        """The product of rows [n, in], to which `other` [n, out] is added or by which it is multiplied ("add", "mul")."""
+        """The product [n, out] of rows [n, in], which is added to `other` [n, out] ("add") or multiplies it ("mul")."""
         if self.packed is None:
             y = F.linear(x, self.weight, self.bias)
             return other + y if how == "add" else other * y
@@ -98,13 +98,18 @@ def packs(device: str, dtype: torch.dtype) -> bool:
 
 
 def _same_alone(packed: Tensor, weight: Tensor) -> bool:
-    """True if a row's product has the same bits alone as among others; that depends on the shape only."""
+    """True if a row's product has the same bits alone as among others; that depends on the shape only.
+
+    What the rounding of the result hides is seen in what is left when the result is subtracted within the product.
+    """
     key = (*weight.shape, weight.dtype, torch.get_num_threads())
     if key not in _alone:
         rows = torch.randn(TRIED, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight.dtype)
-        among = torch.ops.mkldnn._linear_pointwise(rows, packed, None, "none", [], "")
-        by_itself = [torch.ops.mkldnn._linear_pointwise(row, packed, None, "none", [], "") for row in rows.split(1)]
-        _alone[key] = torch.equal(torch.cat(by_itself), among)
+        rounded = -torch.ops.mkldnn._linear_pointwise(rows, packed, None, "none", [], "")
+        pointwise = torch.ops.mkldnn._linear_pointwise.binary
+        among = pointwise(rows, rounded, packed, None, "add")
+        alone = [pointwise(*pair, packed, None, "add") for pair in zip(rows.split(1), rounded.split(1), strict=True)]
+        _alone[key] = torch.equal(torch.cat(alone), among)
     return _alone[key]
 
 

@@ -6,19 +6,18 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
-from specbench.engine.rounding import off, tolerance
 from specbench.engine.runtimes import decoder
-from specbench.engine.runtimes.blocks import KEYS, round_up
 from specbench.engine.runtimes.chains import Chaining
 from specbench.engine.runtimes.decoder import Cache
+from specbench.engine.runtimes.equality import promised, unequal
 from specbench.engine.runtimes.masks import Masks
 from specbench.engine.runtimes.parts import Parts, read
-from specbench.engine.runtimes.types import Reads, Runtime, Unsupported
+from specbench.engine.runtimes.reference import check
+from specbench.engine.runtimes.types import Reads, Runtime
 
 FIRST = 512  # tokens that a new cache has room for; the room doubles as needed
-CHECKED = 24  # tokens of the text that checks the reading of a model
 CHUNK = 512  # tokens that are fed at a time, since the size of a mask is the square of their number
 
 
@@ -30,6 +29,7 @@ class Static(Runtime):
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._read: weakref.WeakKeyDictionary[PreTrainedModel, Lean] = weakref.WeakKeyDictionary()
+        self._unequal: weakref.WeakKeyDictionary[Lean, str] = weakref.WeakKeyDictionary()
 
     def runner(self, model: PreTrainedModel) -> "StaticRunner":
         return StaticRunner(self.lean(model))
@@ -39,9 +39,18 @@ class Static(Runtime):
         if model not in self._read:
             lean = Lean(model)
             if checked:
-                check(lean, model, StaticRunner(lean))
+                check(model, StaticRunner(lean), lean.parts.join is not None)
             self._read[model] = lean
         return self._read[model]
+
+    def equal(self, model: PreTrainedModel) -> bool:
+        return promised(self.lean(model)) and not self.unequal(model)
+
+    def unequal(self, model: PreTrainedModel) -> str:
+        lean = self.lean(model)
+        if lean not in self._unequal:
+            self._unequal[lean] = unequal(lean) if promised(lean) else ""
+        return self._unequal[lean]
 
 
 STATIC = Static()
@@ -107,6 +116,12 @@ class StaticRunner(Chaining):
         self.length = length
 
     @torch.inference_mode()
+    def wipe(self) -> None:
+        """Zero what is not finite, in place: rows after the sequence are read with a weight of zero."""
+        for cached in (*self.cache.keys, *self.cache.values):
+            cached.nan_to_num_(0.0, 0.0, 0.0)
+
+    @torch.inference_mode()
     def move(self, start: int, path: Sequence[int]) -> None:
         at = torch.tensor(path, device=self.lean.device) + start
         for cached in (*self.cache.keys, *self.cache.values):
@@ -115,7 +130,7 @@ class StaticRunner(Chaining):
 
     def reserve(self, length: int) -> None:
         """Make room for `length` tokens, in place; cached tokens stay."""
-        length = round_up(length, KEYS)
+        length = self.lean.masks.reach(length)
         if length <= self.capacity:
             return
         capacity = doubled(length)
@@ -151,31 +166,6 @@ def in_chunks(
         if state is not None:
             states.append(state)
     return torch.cat(logits), torch.cat(states) if states else None
-
-
-@torch.inference_mode()
-def check(lean: Lean, model: PreTrainedModel, runner: StaticRunner) -> None:
-    """Raise Unsupported if the lean form gives other logits than the model on a short text, read in two parts."""
-    vocabulary = model.config.get_text_config().vocab_size
-    ids = torch.arange(7, 7 + 11 * CHECKED, 11, device=model.device) % vocabulary
-    features = None
-    if lean.parts.join:
-        rng = torch.Generator().manual_seed(0)
-        features = torch.randn(CHECKED, model.config.hidden_size, generator=rng).to(model.device, model.dtype)
-    arguments = {} if features is None else {"features": features[None]}
-    expected = model(ids[None], past_key_values=DynamicCache(), return_dict=True, **arguments).logits[0].float()
-    first, last = (None, None) if features is None else (features[:-4], features[-4:])
-    runner.forward(ids[:-4], 1, (), first, None)
-    block, _ = runner.forward(ids[-4:], 0, (), last, None)
-    runner.truncate(CHECKED - 1)  # a single token is computed in another way than several
-    single, _ = runner.forward(ids[-1:], 0, (), None if last is None else last[-1:], None)
-    actual, expected = torch.cat([block, single]), torch.cat([expected[-4:], expected[-1:]])
-    error = off(actual, expected)
-    if not error <= tolerance(model):
-        raise Unsupported(
-            f"the static runtime computes other logits for {type(model).__name__} (off by {error:.2g} of "
-            "their spread); use --runtime eager"
-        )
 
 
 def doubled(length: int) -> int:

@@ -136,7 +136,9 @@ def _together(narrow: Fed, lean: Lean) -> Together:
     limit[slot - first, column] = row
     limit = limit.to(device)
     away = limit[:, :, None] - torch.arange(reach, device=device)
-    masks = {window: additive((away >= 0) & (away < (window or reach)), lean.wide)[:, None] for window in lean.masks.windows}
+    masks = {
+        window: additive((away >= 0) & (away < (window or reach)), lean.wide)[:, None] for window in lean.masks.windows
+    }
     for (sequence, feed), n in zip(narrow, widths, strict=True):
         if feed.reads:
             for window, mask in lean.masks.whole(feed.reads).items():

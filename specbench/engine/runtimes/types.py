@@ -48,6 +48,9 @@ class Runner(Protocol):
     def truncate(self, length: int) -> None:
         """Roll back to the first `length` tokens, in place."""
 
+    def wipe(self) -> None:
+        """Make the cache fit for new tokens after some that were not finite, in place."""
+
     def move(self, start: int, path: Sequence[int]) -> None:
         """Keep the first `start` tokens and, of those after them, the ones at the rising offsets `path`, in place."""
 
@@ -90,6 +93,17 @@ class Runtime(Protocol):
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """What `make` returns; rows of a batch share what was made first under a key: models that methods derive."""
         return make()
+
+    def equal(self, model: PreTrainedModel) -> bool:
+        """True if the logits of a token, given those before it, have the same bits in every block that it is fed in.
+
+        By default False: forwards of different widths round differently.
+        """
+        return False
+
+    def unequal(self, model: PreTrainedModel) -> str:
+        """What was found to depend on the block, although the runtime promises otherwise; by default nothing, ""."""
+        return ""
 
     def facts(self) -> dict[str, Any]:
         """The versions and settings that affect the numbers; for the manifest."""

@@ -102,5 +102,8 @@ class WindowRunner:
         self.base.truncate(length - self.dropped)
         self.length = length
 
+    def wipe(self) -> None:
+        self.base.wipe()
+
     def move(self, start: int, path: Sequence[int]) -> None:
         raise ValueError("a window holds chains only, no trees")
