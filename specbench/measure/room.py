@@ -12,6 +12,7 @@ from specbench.engine.models import cost
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.slots import FIRST_ROOM, FIRST_ROWS
+from specbench.engine.runtimes.static import STATIC
 from specbench.engine.types import Method
 
 
@@ -20,13 +21,14 @@ class Demand(NamedTuple):
 
     sequences: Mapping[PreTrainedModel, int]
     reach: int
+    wide: bool = False  # caches of half precision are kept in float32, as `static` does on a CPU
 
 
 def demand(pair: Pair, make: Callable[[Pair], Method]) -> Demand:
     """What the method that `make` builds from a pair needs."""
     runtime = Batched(pair.runtime.name)
     method = make(replace(pair, runtime=runtime))
-    return Demand(runtime.sequences(), method.reach)
+    return Demand(runtime.sequences(), method.reach, pair.runtime is STATIC and pair.device.type == "cpu")
 
 
 def cache_bytes(needed: Demand, rows: int, longest: int) -> int:
@@ -36,7 +38,9 @@ def cache_bytes(needed: Demand, rows: int, longest: int) -> int:
     """
     room = grown(FIRST_ROOM, longest + needed.reach)
     return room * sum(
-        grown(FIRST_ROWS, rows * count) * int(cost.facts(model).get("kv_bytes_per_token", 0))
+        grown(FIRST_ROWS, rows * count)
+        * int(cost.facts(model).get("kv_bytes_per_token", 0))
+        * (max(1, 4 // model.dtype.itemsize) if needed.wide else 1)
         for model, count in needed.sequences.items()
     )
 

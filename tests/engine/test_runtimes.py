@@ -1,6 +1,7 @@
 """The static runtime computes what the eager one and whole forwards without a cache do, whatever was fed before."""
 
 import copy
+import dataclasses
 import gc
 import weakref
 
@@ -22,6 +23,7 @@ from specbench.engine.runtimes import static
 from specbench.engine.runtimes.blocks import KEYS
 from specbench.engine.runtimes.decoder import FEW
 from specbench.engine.runtimes.eager import EAGER
+from specbench.engine.runtimes.reference import check
 from specbench.engine.runtimes.static import STATIC, StaticRunner
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import LAST, Session
@@ -375,6 +377,50 @@ def test_a_model_whose_forward_is_another_is_refused(tamper):
     with pytest.raises(Unsupported, match=r"other logits for LlamaForCausalLM \(off by .*; use --runtime eager$"):
         STATIC.runner(other)
     Session(other, "target").forward([1, 2, 3])  # eager takes it as it is
+
+
+def wrong_rotation(patch, lean) -> None:
+    angles = lean.angles
+    patch.setattr(lean, "angles", lambda count: (angles(count)[0], -angles(count)[1]))
+
+
+def wrong_norm(patch, lean) -> None:
+    attention, mlp = lean.parts.layers[1]
+    norm = mlp.before
+    lean.parts.layers[1] = attention, dataclasses.replace(mlp, before=lambda x: 1.2 * norm(x))
+
+
+def wrong_bias(patch, lean) -> None:
+    patch.setattr(lean.parts.layers[0][0].qkv, "bias", None)
+
+
+def wrong_mask(patch, lean) -> None:
+    sliced = lean.masks._sliced
+    patch.setattr(lean.masks, "_sliced", lambda width, cached, *more: sliced(width, cached - (cached > 0), *more))
+
+
+def nothing_wrong(patch, lean) -> None:
+    pass
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="parts as a CPU has them")
+@pytest.mark.parametrize("defect", (nothing_wrong, wrong_rotation, wrong_norm, wrong_bias, wrong_mask))
+def test_a_wrong_part_in_half_precision_is_refused(defect, monkeypatch):
+    """Next to float32, from which the model's own logits are as far as half precision is."""
+    one = oracle.tiny("qwen2")
+    with torch.no_grad():
+        for name, parameter in one.named_parameters():
+            parameter.mul_(0.3) if parameter.ndim >= 2 else None
+            if name.endswith("bias"):
+                parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    half = one.to(torch.bfloat16)
+    lean = static.Lean(half)
+    defect(monkeypatch, lean)
+    if defect is nothing_wrong:
+        check(half, StaticRunner(lean), joins=False)
+        return
+    with one_line_error("other logits", "times as far from float32", "--runtime eager", kind=Unsupported):
+        check(half, StaticRunner(lean), joins=False)
 
 
 def test_a_hook_that_only_looks_on_does_not_break_it():

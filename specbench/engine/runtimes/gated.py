@@ -2,31 +2,37 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from specbench.engine.runtimes.products import Called, Map, packs, product
+from specbench.engine.runtimes.products import SMALL, Called, Map, packs, product
 
 NAMES = {"SiLUActivation": ("swish", ""), "SiLU": ("swish", ""), "GELUTanh": ("gelu", "tanh")}
 NAMES |= {"GELUActivation": ("gelu", "none"), "PytorchGELUTanh": ("gelu", "tanh"), "ReLU": ("relu", "")}
 
+SHARE = 2**15  # numbers; torch computes so many by one thread
+
 
 def gated(gate: nn.Module, up: nn.Module, act: Any) -> Map:
-    """The inner part of a gated MLP as one map.
+    """The inner part of a gated MLP as one map, whose bits for a row do not depend on the other rows on a CPU.
 
-    Where oneDNN has the function, it is part of the product: torch's own computes the last numbers of a thread's share
-    otherwise than the others, so that a row's bits would depend on how many rows there are.
+    In large products oneDNN computes the function. Torch's own computes the last numbers of a thread's share otherwise
+    than the others, so it is given few enough rows at a time for one thread.
     """
     name = NAMES.get(type(act).__name__)
     weight = getattr(gate, "weight", None)
-    if name and isinstance(weight, Tensor) and packs(weight.device.type, weight.dtype):
+    packed = isinstance(weight, Tensor) and packs(weight.device.type, weight.dtype)
+    if name and packed and isinstance(weight, Tensor) and weight.numel() >= SMALL:
         first, second = product([gate]), product([up])
         if not isinstance(first, Called) and not isinstance(second, Called):
             return lambda x: second.joined(x, first(x, name), "mul")
-        return lambda x: second.joined(x, act(first(x)), "mul")
     both = product([gate, up])
 
     def compute(x: Tensor) -> Tensor:
         gate, up = both(x).chunk(2, -1)
+        if packed and gate.numel() > SHARE:
+            gate = torch.cat([act(rows) for rows in gate.split(max(1, SHARE // gate.shape[1]))])
+            return gate.mul_(up)
         return act(gate) * up
 
     return compute

@@ -14,6 +14,7 @@ Map = Callable[[Tensor], Tensor]  # [n, …] -> [n, …]
 
 TYPICAL = 8  # rows for which oneDNN lays weights out; other numbers work as well
 PACKED = (torch.float32, torch.bfloat16)  # types that oneDNN computes in on a CPU
+SMALL = 2**19  # weights; below, a sum after the product takes less time than oneDNN's sum within it
 TRIED = 8  # rows by which it is tried whether a row alone is computed as among others
 
 
@@ -26,10 +27,12 @@ class Product:
     def __init__(self, modules: list[nn.Linear]) -> None:
         self.bias = None if modules[0].bias is None else torch.cat([module.bias for module in modules])
         self.packed: Tensor | None = None
+        self.small = False
         self.alone = False  # a single row is computed as it is; else as two, since kernels for one row add up otherwise
         weights = [module.weight for module in modules]
         weight = torch.cat(weights) if len(weights) > 1 else weights[0].detach()
         if weight.device.type == "cpu":
+            self.small = weight.numel() < SMALL
             if packs("cpu", weight.dtype):
                 self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL)
                 self.alone = _same_alone(self.packed, weight)
@@ -45,25 +48,21 @@ class Product:
         """The product [n, out] of rows [n, in], then one of oneDNN's functions where the weight is `packed`."""
         if self.packed is None:
             return F.linear(x, self.weight, self.bias)
-        if x.shape[0] == 1 and not self.alone:
-            return self._computed(x.expand(2, -1), function)[:1]
-        return self._computed(x, function)
+        alone = x.shape[0] == 1 and not self.alone
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(
+            x.expand(2, -1) if alone else x, self.packed, self.bias, function[0], [], function[1]
+        )
+        return y[:1] if alone else y
 
     def joined(self, x: Tensor, other: Tensor, how: str) -> Tensor:
         """The product [n, out] of rows [n, in], which is added to `other` [n, out] ("add") or multiplies it ("mul")."""
-        if self.packed is None:
-            y = F.linear(x, self.weight, self.bias)
-            return other + y if how == "add" else other * y
+        if self.packed is None or self.small:
+            return other + self(x) if how == "add" else other * self(x)
         pointwise = torch.ops.mkldnn._linear_pointwise.binary
         if x.shape[0] == 1 and not self.alone:
             two: Tensor = pointwise(x.expand(2, -1), other.expand(2, -1), self.packed, self.bias, how)
             return two[:1]
-        y = pointwise(x, other, self.packed, self.bias, how)
-        return y
-
-    def _computed(self, x: Tensor, function: tuple[str, str]) -> Tensor:
-        name, kind = function
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, name, [], kind)
+        y: Tensor = pointwise(x, other, self.packed, self.bias, how)
         return y
 
 
