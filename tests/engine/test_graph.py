@@ -21,7 +21,7 @@ from watched import reads_of_tensors
 from specbench.engine import accept
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.ids import Fed
-from specbench.engine.runtimes import graph, static
+from specbench.engine.runtimes import graph
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.graph import WARM_UP, WIDEST, ChainKey, Fixed, Graph, Key
 from specbench.engine.runtimes.types import Unsupported
@@ -37,7 +37,7 @@ needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="captures CUDA graphs: SP
 
 @pytest.fixture
 def little_room(monkeypatch):
-    monkeypatch.setattr(static, "FIRST", FIRST)
+    monkeypatch.setattr("specbench.engine.runtimes.lean.FIRST", FIRST)
 
 
 class Replayed:
@@ -99,7 +99,7 @@ def graphs(session: Session) -> list[bool]:
 @given(history=steps, last=lists)
 def test_any_history_tells_what_eager_tells(form, dtype, history, last):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(static, "FIRST", FIRST)
+        patch.setattr("specbench.engine.runtimes.lean.FIRST", FIRST)
         assert_tells_what_eager_tells(Graph(HERE, captures=False), form, dtype, history, last)
 
 
@@ -328,7 +328,7 @@ def test_captures_lose_no_steps(little_room, capturing):
 
 def test_a_capture_near_the_last_position(monkeypatch, capturing):
     """Learned positions end (OPT's at 2048): a capture that looked further would break the process on a GPU."""
-    monkeypatch.setattr(static, "FIRST", 512)
+    monkeypatch.setattr("specbench.engine.runtimes.lean.FIRST", 512)
     one, runtime = model("opt"), capturing()
     last = one.config.max_position_embeddings
     session = Session(one, "target", runtime=runtime)

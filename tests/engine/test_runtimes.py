@@ -23,6 +23,7 @@ from specbench.engine.runtimes import static
 from specbench.engine.runtimes.blocks import KEYS
 from specbench.engine.runtimes.decoder import FEW
 from specbench.engine.runtimes.eager import EAGER
+from specbench.engine.runtimes.lean import Lean
 from specbench.engine.runtimes.reference import check
 from specbench.engine.runtimes.static import STATIC, StaticRunner
 from specbench.engine.runtimes.types import Unsupported
@@ -37,7 +38,7 @@ ALPHA = 1e-4  # of a right rule being refused; a wrong one must fall below it
 @pytest.fixture(autouse=True, scope="module")
 def _little_room():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(static, "FIRST", FIRST)
+        patch.setattr("specbench.engine.runtimes.lean.FIRST", FIRST)
         yield
 
 
@@ -414,7 +415,7 @@ def test_a_wrong_part_in_half_precision_is_refused(defect, monkeypatch):
             if name.endswith("bias"):
                 parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     half = one.to(torch.bfloat16)
-    lean = static.Lean(half)
+    lean = Lean(half)
     defect(monkeypatch, lean)
     if defect is nothing_wrong:
         check(half, StaticRunner(lean), joins=False)

@@ -2,17 +2,14 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.decoder import Cache
+from specbench.engine.runtimes.lean import Lean
 from specbench.engine.runtimes.types import Reads
-
-if TYPE_CHECKING:
-    from specbench.engine.runtimes.static import Lean
 
 LENGTH = 150  # tokens of the chain: longer than a span of values, and no multiple of anything
 WIDTHS = (2, 3, 5, 8, 17)  # tokens that are fed at a time
@@ -22,13 +19,13 @@ SMALL = 0.02
 TYPES = (torch.float32, torch.bfloat16)  # in others, rows may differ by rounding
 
 
-def promised(lean: "Lean") -> bool:
+def promised(lean: Lean) -> bool:
     """True if a token's bits ought not to depend on its block: on a CPU, in float32 and bfloat16."""
     return lean.masks.blocks and lean.dtype in TYPES
 
 
 @torch.inference_mode()
-def unequal(lean: "Lean") -> str:
+def unequal(lean: Lean) -> str:
     """What depends on the block that a token is computed in; "" if nothing does.
 
     One layer of each kind reads the same random states as single tokens, in blocks and as a tree, and so does the
@@ -52,7 +49,7 @@ def same(some: Tensor, all_: Tensor) -> bool:
     return varied and torch.equal(some, all_[: len(some)])
 
 
-def _random(lean: "Lean", count: int) -> Tensor:
+def _random(lean: Lean, count: int) -> Tensor:
     """States [count, width] so small that they do not hide, by rounding, what a layer adds to them."""
     width = lean.parts.embed(torch.zeros(1, dtype=torch.long)).shape[-1]
     return (SMALL * torch.randn(count, width, generator=torch.Generator().manual_seed(0))).to(lean.dtype)
@@ -61,7 +58,7 @@ def _random(lean: "Lean", count: int) -> Tensor:
 class _Alone:
     """One layer with a cache of its own."""
 
-    def __init__(self, lean: "Lean", place: int) -> None:
+    def __init__(self, lean: Lean, place: int) -> None:
         attention = lean.parts.layers[place][0]
         assert attention
         self.lean, self.place = lean, place
@@ -82,7 +79,7 @@ class _Alone:
         return left
 
 
-def _layer(lean: "Lean", place: int) -> str:
+def _layer(lean: Lean, place: int) -> str:
     states, layer = _random(lean, LENGTH), _Alone(lean, place)
     whole = layer(states, 0)
     for width in WIDTHS:
@@ -100,7 +97,7 @@ def _starts(width: int) -> Sequence[int]:
     return 0, 61, 126, LENGTH - width
 
 
-def _tree(lean: "Lean", layer: _Alone, states: Tensor) -> str:
+def _tree(lean: Lean, layer: _Alone, states: Tensor) -> str:
     """Every node of a tree whose paths cross a span of values, next to its path as a chain."""
     root, draw = 124, random.Random(0)
     parents = [-1, *(draw.randrange(-1, node) if node % 3 else node - 1 for node in range(1, NODES))]

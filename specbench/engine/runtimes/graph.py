@@ -18,7 +18,8 @@ from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.chains import Chain
 from specbench.engine.runtimes.decoder import Step
 from specbench.engine.runtimes.eager import additive
-from specbench.engine.runtimes.static import STATIC, Lean, StaticRunner, doubled
+from specbench.engine.runtimes.lean import Lean, doubled
+from specbench.engine.runtimes.static import STATIC, StaticRunner
 from specbench.engine.runtimes.types import Reads, Runtime, Unsupported
 from specbench.engine.sampling import earliest, probabilities, waits, wide
 from specbench.engine.types import Sampling

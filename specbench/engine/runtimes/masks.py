@@ -1,7 +1,7 @@
 """What the tokens of a block read, as masks that are built once and kept."""
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -9,10 +9,8 @@ from torch import Tensor
 from specbench.engine.runtimes.blocks import KEYS, ROWS, Blocks, Grown, Part, is_tree, parts_of, round_up, row_mask
 from specbench.engine.runtimes.decoder import FEW, Block, Step
 from specbench.engine.runtimes.eager import additive
+from specbench.engine.runtimes.parts import Attention
 from specbench.engine.runtimes.types import Reads
-
-if TYPE_CHECKING:
-    from specbench.engine.runtimes.static import Lean
 
 FIRST = 512  # tokens that the first masks are made for; longer ones are made as needed
 
@@ -20,12 +18,11 @@ FIRST = 512  # tokens that the first masks are made for; longer ones are made as
 class Masks:
     """The masks of a lean model's blocks: on a CPU of `Blocks`, elsewhere of a `Step`."""
 
-    def __init__(self, lean: "Lean") -> None:
-        self.device, self.dtype = lean.device, lean.wide
-        attentions = lean.parts.attentions
+    def __init__(self, attentions: Sequence[Attention], device: torch.device, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
         self.windows = {attention.window for attention in attentions}
         self.share = attentions[0].heads // attentions[0].groups  # query heads that share keys
-        self.blocks = lean.device.type == "cpu"
+        self.blocks = device.type == "cpu"
         self._kept: dict[tuple[int, int | None], Tensor] = {}
 
     def reach(self, end: int) -> int:

@@ -12,12 +12,10 @@ from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.chains import Chaining
 from specbench.engine.runtimes.decoder import Cache
 from specbench.engine.runtimes.equality import promised, unequal
-from specbench.engine.runtimes.masks import Masks
-from specbench.engine.runtimes.parts import Parts, read
+from specbench.engine.runtimes.lean import Lean, doubled
 from specbench.engine.runtimes.reference import check
 from specbench.engine.runtimes.types import Reads, Runtime
 
-FIRST = 512  # tokens that a new cache has room for; the room doubles as needed
 CHUNK = 512  # tokens that are fed at a time, since the size of a mask is the square of their number
 
 
@@ -54,26 +52,6 @@ class Static(Runtime):
 
 
 STATIC = Static()
-
-
-class Lean:
-    """The lean form of a model: its parts, and what all its sequences share (angles, and masks by width)."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.parts: Parts = read(model)
-        self.device, self.dtype = model.device, model.dtype
-        self.size = model.num_parameters()
-        # On a CPU attention is computed in float32 at least, so caches are kept in it.
-        self.wide = torch.float32 if self.device.type == "cpu" and self.dtype.itemsize < 4 else self.dtype
-        self.masks = Masks(self)
-        self._angles: tuple[Tensor, Tensor] | None = None
-
-    def angles(self, count: int) -> tuple[Tensor, Tensor] | None:
-        """Cosines and sines [P, D] of at least the first `count` positions; None for a model without rotary ones."""
-        if self.parts.rotary and (self._angles is None or len(self._angles[0]) < count):
-            cos, sin = decoder.signed(self.parts.rotary(doubled(count)))
-            self._angles = cos.to(self.wide), sin.to(self.wide)
-        return self._angles
 
 
 class StaticRunner(Chaining):
@@ -166,11 +144,3 @@ def in_chunks(
         if state is not None:
             states.append(state)
     return torch.cat(logits), torch.cat(states) if states else None
-
-
-def doubled(length: int) -> int:
-    """The least of FIRST, 2 · FIRST, 4 · FIRST, … that is at least `length`."""
-    room = FIRST
-    while room < length:
-        room *= 2
-    return room

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.decoder import Cache
-from specbench.engine.runtimes.static import CHUNK, Lean, StaticRunner
+from specbench.engine.runtimes.lean import Lean
+from specbench.engine.runtimes.static import CHUNK, StaticRunner
 from specbench.engine.runtimes.types import Reads
 
 

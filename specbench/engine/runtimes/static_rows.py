@@ -10,9 +10,9 @@ from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.blocks import SPAN, summed
 from specbench.engine.runtimes.decoder import Block, Cache
 from specbench.engine.runtimes.eager import additive
+from specbench.engine.runtimes.lean import Lean
 from specbench.engine.runtimes.parts import Attention
 from specbench.engine.runtimes.slots import NARROW, Answer, Fed, Feed, Slots
-from specbench.engine.runtimes.static import Lean
 
 
 class StaticRows:
