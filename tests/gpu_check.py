@@ -33,7 +33,7 @@ NOT_GATES = {
     **{
         f"test_{name}.py": READS for name in ("context", "draft_compare", "mirror", "mt_judge", "multidraft", "overlap")
     },
-    **{f"test_{name}.py": READS for name in ("rules", "tree_rules", "tree_sizes")},
+    **{f"test_{name}.py": READS for name in ("rules", "transport", "tree_rules", "tree_sizes")},
 }
 NEEDED = (
     *("torch", "transformers", "peft", "safetensors", "pytest", "hypothesis", "typer", "rich"),

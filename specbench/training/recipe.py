@@ -108,29 +108,6 @@ class BlockRecipe(SlotRecipe):
     features: int = Field(ge=1, description="layers of the target whose outputs the head reads")
 
 
-class TextBlockRecipe(SlotRecipe):
-    """The recipe of DEER's drafter (arXiv 2512.15176), which is trained in two stages."""
-
-    continued: float = Field(ge=0, le=1, description="share of the steps, the first ones, in which all slots weigh 1")
-
-
-class RankBlockRecipe(AnsweredRecipe):
-    """The recipe of SpecBlock's drafter (arXiv 2605.07243 and the official code)."""
-
-    layers: int = Field(ge=1, description="layers of the head")
-    slots: int = Field(ge=2, description="tokens that a block drafts (K)")
-    draft_vocabulary: int = Field(ge=1, description="tokens that the head may draft: the most frequent of the answers")
-    ranking: int = Field(ge=1, description="inner width of the rank head")
-    blocks: int = Field(ge=1, description="blocks that follow one another in training, each cut at a random slot")
-    decay: float = Field(gt=0, le=1, description="weight of a slot's loss relative to the slot before it")
-    rank_weight: float = Field(ge=0, description="weight of the rank head's loss")
-    budget: float = Field(
-        ge=0, description="a class that a slot meets more often in a step counts as much as so many; 0: no limit"
-    )
-    clip: float = Field(gt=0, description="largest norm of a step's gradient")
-    autocast: Autocast = Field(description="matrix products in bfloat16; auto: on a GPU")
-
-
 class DraftHeadsRecipe(AnsweredRecipe):
     """The recipe of Medusa's and Hydra's heads (arXiv 2401.10774, 2402.05109, and their official code)."""
 
@@ -168,17 +145,6 @@ class KangarooRecipe(ExitRecipe):
 
     def exits(self, layers: int) -> Sequence[int]:
         return (self.exit,)
-
-
-class DelRecipe(ExitRecipe):
-    """The recipe of adapters for DEL (arXiv 2504.05598), each trained as Kangaroo's."""
-
-    deepest = "every"
-
-    every: int = Field(ge=1, description="an adapter after each so many layers of the target, but not after the last")
-
-    def exits(self, layers: int) -> Sequence[int]:
-        return range(self.every, layers, self.every)
 
 
 COLLECTING = ("mix", "temperature", "top_k", "warped")  # settings of `Recipe` that the collected data depends on

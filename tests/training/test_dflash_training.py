@@ -27,8 +27,9 @@ from specbench.training.dflash import fit, outputs
 from specbench.training.dflash import train as dflash
 from specbench.training.dflash.fit import Training, new_head, pack, weights_of
 from specbench.training.documents import Document
-from specbench.training.recipe import BlockRecipe, TextBlockRecipe, load_recipe, recipes
+from specbench.training.recipe import BlockRecipe, load_recipe, recipes
 from specbench.training.train import trainer
+from specbench_extras.deer.recipe import TextBlockRecipe
 from specbench_extras.deer.train import TwoStages
 
 KINDS = ("dflash", "dflare", "deer")

@@ -8,8 +8,8 @@ import math
 
 from specbench.training.dflash.fit import Training
 from specbench.training.dflash.train import GOES_ON, SHARED, train_block_head
-from specbench.training.recipe import TextBlockRecipe
 from specbench.training.train import Job
+from specbench_extras.deer.recipe import TextBlockRecipe
 
 __all__ = ["GOES_ON", "SHARED", "train"]
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specbench.analysis import transport
 from specbench.analysis.complementarity import pooled
 from specbench.analysis.drafts import recorded_rounds
 from specbench.base.stats import Floats, Interval
@@ -22,6 +21,7 @@ from specbench.methods.drafting import FULL
 from specbench.results.stored import StoredRun
 from specbench.studies.read_again import Prompts
 from specbench.studies.two_readings import KEY, KINDS, distributions
+from specbench_extras.multidraft import transport
 
 ALL = "all tasks"
 ROUNDING = 1e-9  # the error up to which figures count as ordered

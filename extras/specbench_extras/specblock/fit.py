@@ -22,9 +22,9 @@ from specbench.training.dflash.outputs import Outputs, read_anew
 from specbench.training.eagle3.fit import schedule
 from specbench.training.heads import AnsweredTraining, autocast, random_linear
 from specbench.training.loop import descend
-from specbench.training.recipe import RankBlockRecipe
 from specbench_extras.specblock.losses import draft_losses, rank_classes, rank_loss
 from specbench_extras.specblock.rank_block_head import RankBlockHead, rank_config
+from specbench_extras.specblock.recipe import RankBlockRecipe
 
 
 def new_head(target: PreTrainedModel, ids: Sequence[int], recipe: RankBlockRecipe, seed: int) -> RankBlockHead:

@@ -17,10 +17,10 @@ from specbench.training.answered import Answered
 from specbench.training.eagle3.fit import draft_ids
 from specbench.training.heads import answered_lessons, to_learn
 from specbench.training.publish import announce, checkpoint_of, flush_right, publish
-from specbench.training.recipe import RankBlockRecipe
 from specbench.training.train import Job
 from specbench_extras.specblock.fit import Training, new_head
 from specbench_extras.specblock.rank_block_head import RankBlockHead
+from specbench_extras.specblock.recipe import RankBlockRecipe
 from specbench_extras.specblock.specblock import KIND, rank_block_head
 
 GOES_ON = True  # --warm-up: a head that the training goes on with; see train.py

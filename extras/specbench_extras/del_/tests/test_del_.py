@@ -30,9 +30,10 @@ from specbench.engine.session import Session, Unwatched
 from specbench.engine.types import Sampling
 from specbench.training.answered import Answered
 from specbench.training.kangaroo import Training, first_adapter
-from specbench.training.recipe import DelRecipe, load_recipe
+from specbench.training.recipe import load_recipe
 from specbench_extras.del_ import del_
 from specbench_extras.del_.del_ import DynamicDrafter, DynamicExit, Settings, Shadows, best_choice, exit_adapters
+from specbench_extras.del_.recipe import DelRecipe
 
 ALPHA = 1e-4  # of a right rule being refused; a wrong one must fall below it
 SHIPPED = config.load_method("del").values

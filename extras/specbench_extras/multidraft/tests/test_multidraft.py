@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from screens import call
 
-from specbench.analysis import transport
 from specbench.config import UserError, load_method
 from specbench.measure import loop
 from specbench.measure.prompts import encode, load_tasks
@@ -18,6 +17,7 @@ from specbench.report.finding import show
 from specbench.results.stored import StoredRun
 from specbench.studies.two_readings import texts_to_read
 from specbench_extras.multidraft import study as multidraft
+from specbench_extras.multidraft import transport
 from specbench_extras.multidraft.study import ALL, count_disordered, first_level_kind, mean, multi_draft
 from specbench_extras.multidraft.view import view
 

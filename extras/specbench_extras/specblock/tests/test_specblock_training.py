@@ -19,11 +19,12 @@ from specbench.engine.models.pair import Pair
 from specbench.training import heads
 from specbench.training.answered import blocks
 from specbench.training.documents import Document
-from specbench.training.recipe import RankBlockRecipe, load_recipe, recipes
+from specbench.training.recipe import load_recipe, recipes
 from specbench_extras.specblock import specblock as method
 from specbench_extras.specblock import train as specblock
 from specbench_extras.specblock.fit import Training, new_head
 from specbench_extras.specblock.losses import distance, draft_losses, rank_classes, rank_loss, valid_prefix
+from specbench_extras.specblock.recipe import RankBlockRecipe
 
 
 @functools.cache

@@ -10,9 +10,10 @@ from gates import lively_prompt, pair
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import Head
 from specbench.training.answered import Answered
-from specbench.training.recipe import RankBlockRecipe, load_recipe
+from specbench.training.recipe import load_recipe
 from specbench_extras.specblock.fit import Training, new_head
 from specbench_extras.specblock.rank_block_head import RankBlockHead
+from specbench_extras.specblock.recipe import RankBlockRecipe
 from specbench_extras.specblock.specblock import rank_block_head
 
 GROUPS = {"opt": 1}  # how many heads of the tiny models share a key, where it is not two

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from specbench.analysis import transport
-from specbench.analysis.transport import among_first, optimal, recursive, single
+from specbench_extras.multidraft import transport
+from specbench_extras.multidraft.transport import among_first, optimal, recursive, single
 
 EXACT = 1e-11
 KINDS = pytest.mark.parametrize("replacement", (True, False), ids=("with", "without"))
