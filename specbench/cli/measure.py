@@ -73,9 +73,9 @@ def run(
     system_instruction: Annotated[
         str | None, Option(metavar="TEXT", help="a system prompt for all prompts, as lm-eval's --system_instruction")
     ] = None,
-    no_fewshot_as_multiturn: Annotated[
+    no_fewshot_multiturn: Annotated[
         bool,
-        Option("--no-fewshot-as-multiturn", help="in a chat template, put few-shot examples into the user's one turn"),
+        Option("--no-fewshot-multiturn", help="in a chat template, put few-shot examples into the user's one turn"),
     ] = False,
     allowed: Allowed,
     fetch_models: FetchModels = False,
@@ -157,7 +157,7 @@ def run(
                 baseline=None if baseline == "none" else baseline,
                 chat_template=apply_chat_template or (False if no_apply_chat_template else None),
                 system_instruction=system_instruction,
-                fewshot_as_multiturn=not no_fewshot_as_multiturn,
+                fewshot_as_multiturn=not no_fewshot_multiturn,
                 share_prefix=not no_share_prefix,
                 batch=batch,
                 time_documents=time_documents,

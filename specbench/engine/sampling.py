@@ -25,9 +25,9 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
         ordered, order = probs.sort(dim=-1, descending=True, stable=True)
         outside = ordered.cumsum(-1) - ordered >= sampling.top_p
         probs = probs.masked_fill(outside.scatter(-1, order, outside), 0.0)
-        probs = probs / probs.sum(-1, keepdim=True)
     if sampling.min_p:
         probs = probs.masked_fill(probs < sampling.min_p * probs.amax(-1, keepdim=True), 0.0)
+    if sampling.top_p < 1 or sampling.min_p:
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
 

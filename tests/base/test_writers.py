@@ -39,6 +39,7 @@ APART = {
     ("tasks/sandbox/jail.py", "unshare"): "into /proc",
     ("studies/bench/genai.py", "write"): "into a folder beside, which is renamed",
     ("engine/models/identity.py", "tokenizer_hash"): "into a folder that is gone after it was hashed",
+    ("engine/models/gguf_files.py", None): "into a folder beside, which is renamed; its lock is made in place",
     ("engine/runtimes/openvino_export.py", None): "into a folder beside, which is renamed",
 }
 OLD = b"what was there before"

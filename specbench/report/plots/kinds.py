@@ -19,7 +19,7 @@ def draw(kind: str, runs: Sequence[StoredRun], allowed: Sequence[str] = ()) -> F
     chosen = _kind(kind)
     if chosen.reads_logs:
         raise UserError(f"{kind} draws logs of trainings, and these are runs; `specbench plot {kind} NAME.log.parquet`")
-    data = read(runs, allowed, chosen.reads_depths)
+    data = read(runs, [*allowed, *chosen.over], chosen.reads_depths)
     with look():
         fig: Figure = _function(chosen)(data)
         legend(fig, data.notes, data.caption)

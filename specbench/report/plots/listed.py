@@ -14,6 +14,7 @@ class Kind:
     shows: str
     reads_depths: bool = False  # acceptance by depth
     reads_logs: bool = False  # logs of trainings instead of runs: from their paths to a Figure
+    over: tuple[str, ...] = ()  # what it draws runs over: they may differ in it
 
 
 KINDS = {
@@ -52,6 +53,7 @@ KINDS = {
     "requests": Kind(
         "requests.requests",
         "tokens/s of a user against tokens/s of all, of servers, over runs at several concurrencies or rates",
+        over=("requests",),
     ),
     "drift": Kind(
         "training.drift", "acceptance (α) from text to text, in the run's order, such as of a draft that learns (osd)"
