@@ -16,10 +16,11 @@ from synthetic import Rows, change_manifest
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
+from specbench import config
 from specbench.analysis import compare, pooled, roofline
 from specbench.analysis.roofline import Cost, cost, limit, other_draft
 from specbench.base import environment
-from specbench.config import SUITES, load_method
+from specbench.config import load_method
 from specbench.engine.models.cost import facts
 from specbench.engine.runtimes.eager import EAGER
 from specbench.measure import machine
@@ -322,7 +323,7 @@ def test_why_there_is_no_share(tmp_path, methods, options, words):
 
 def test_which_methods_draft_with_other_models():
     """By their pages: heads, blocks, layers of the target, several drafts, and the target on a part of the prompt."""
-    result = {path.stem for path in (SUITES / "methods").rglob("*.yaml") if other_draft(load_method(path.stem))}
+    result = {name for name in config.names("methods") if other_draft(load_method(name))}
     assert result == {
         *("chimera", "deer", "del", "dflare", "dflash", "diffuspec", "dovetail", "eagle", "eagle3", "eagle3-chain"),
         *("eagle3-typical", "fspad", "fused", "graft", "hass", "hydra", "kangaroo", "medusa", "medusa-typical"),

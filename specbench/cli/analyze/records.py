@@ -6,7 +6,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from specbench.cli.analyze.shared import Method, PlainFormat, PrintedFormat, Run, show
-from specbench.cli.errors import user_errors
+from specbench.cli.errors import check_out, user_errors
 from specbench.cli.options import AllowMismatch, CellsOut, FetchModels, Plain, Printed, TrustRemoteCode
 from specbench.permissions import permitted
 
@@ -101,6 +101,7 @@ def complementarity(
     `specbench analyze complementarity runs/one --out cells.csv`
     """
     with user_errors():
+        check_out(out)
         from specbench.analysis.complementarity import complementarity as analysis
         from specbench.papers import cells
         from specbench.report.views.complementarity import view
