@@ -67,6 +67,9 @@ class Words:
 
     eos_token_id = None
 
+    def decode(self, ids: list[int], **_: object) -> str:
+        return " ".join(map(str, ids))
+
     def get_vocab(self) -> dict[str, int]:
         return {str(i): i for i in range(96)}
 
