@@ -58,9 +58,9 @@ def _expanded(
     if ("tag", name) in files:
         configs = (read_mapping(path, tags=True).get("task") for path in files["tag", name])
         return {task: fewshot for task in configs if isinstance(task, str)}
-    names = [*known, *(each for kind, each in files if kind != "tag")]
+    hint = did_you_mean(name, known) or did_you_mean(name, [each for kind, each in files if kind != "tag"])
     raise UserError(
-        f"no task {name!r}{did_you_mean(name, names)}; `specbench list tasks` shows those with documents or notes of "
+        f"no task {name!r}{hint}; `specbench list tasks` shows those with documents or notes of "
         "their own, and lm-eval's are all known by name"
     )
 

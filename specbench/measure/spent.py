@@ -9,16 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from specbench.base.console import duration
-from specbench.base.folder import Member, member
-from specbench.base.untrusted import read_json
-from specbench.config import UserError
+from specbench.base.folder import member
 from specbench.engine.clock import now
 from specbench.engine.models.pair import Pair
-
-FILE = "apart.json"
-PARTS = ("loading", "warm-up", "prefill", "decoding", "scoring")
-TOTAL = "total"
+from specbench.results.spent import FILE, read_seconds
 
 
 class Spent(dict[str, float]):
@@ -56,25 +50,5 @@ def since(pair: Pair, before: Mapping[str, float]) -> dict[str, float]:
 def add_seconds(folder: Path, seconds: Mapping[str, float]) -> None:
     """Add seconds to those that earlier calls of the run wrote."""
     path = member(folder, FILE)
-    earlier = _stored(path)
+    earlier = read_seconds(path)
     path.folder.write_json(FILE, earlier | {what: earlier.get(what, 0.0) + more for what, more in seconds.items()})
-
-
-def where_time_went(folder: Path) -> str:
-    """A line about the parts of a finished run's time; empty where it is not known, as of a run of several workers."""
-    stored = _stored(member(folder, FILE))
-    total = stored.get(TOTAL, 0.0)
-    if total <= 0:
-        return ""
-    rest = total - sum(stored.get(part, 0.0) for part in PARTS)
-    shares = [(part, stored.get(part, 0.0) / total) for part in PARTS] + [("the rest", rest / total)]
-    return f"time:    {duration(total)}: " + ", ".join(f"{part} {share:.0%}" for part, share in shares)
-
-
-def _stored(path: Member) -> dict[str, float]:
-    try:
-        stored = read_json(path) if path.folder.has(path.name) else {}
-    except UserError:  # a damaged file is worth no more than the seconds in it
-        return {}
-    items = stored.items() if isinstance(stored, dict) else ()
-    return {what: seconds for what, seconds in items if isinstance(seconds, float)}

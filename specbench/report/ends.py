@@ -4,13 +4,26 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.measure.spent import where_time_went
+from specbench.base.console import duration
+from specbench.base.folder import member
+from specbench.results.spent import FILE, PARTS, TOTAL, read_seconds
 from specbench.results.stored import StoredRun
 
 
 def spent_lines(folder: Path, summary: pd.DataFrame) -> list[str]:
     """A line about the time of a finished run, and one about its memory; none where they are not known."""
     return [line for line in (where_time_went(folder), where_memory_went(StoredRun(folder), summary)) if line]
+
+
+def where_time_went(folder: Path) -> str:
+    """A line about the parts of a finished run's time; empty where it is not known, as of a run of several workers."""
+    stored = read_seconds(member(folder, FILE))
+    total = stored.get(TOTAL, 0.0)
+    if total <= 0:
+        return ""
+    rest = total - sum(stored.get(part, 0.0) for part in PARTS)
+    shares = [(part, stored.get(part, 0.0) / total) for part in PARTS] + [("the rest", rest / total)]
+    return f"time:    {duration(total)}: " + ", ".join(f"{part} {share:.0%}" for part, share in shares)
 
 
 def where_memory_went(run: StoredRun, summary: pd.DataFrame) -> str:

@@ -262,7 +262,7 @@ def test_the_import_command(tmp_path, pair, monkeypatch):
     for more, message in (
         (["--out", str(out)], "takes one folder, --pair"),
         (["--pair", "pocket", "--method", "x"], "nothing else"),
-        (["--pair", "pocket", "--by-category"], "has no categories"),
+        (["--pair", "pocket", "--by-category"], "nothing else"),
     ):
         result = CliRunner().invoke(app, [*words, *more])
         assert result.exit_code == 2 and message in result.output

@@ -1,9 +1,9 @@
-"""Seconds of a run add up over the calls that it was decoded in, and a line says where they went."""
+"""Seconds of a run add up over the calls that it was decoded in."""
 
 import json
 from types import SimpleNamespace
 
-from specbench.measure.spent import Spent, add_seconds, setup_seconds, since, where_time_went
+from specbench.measure.spent import Spent, add_seconds, setup_seconds, since
 
 
 def test_what_was_spent_before_a_run_is_not_its_own(tmp_path):
@@ -31,18 +31,3 @@ def test_the_prefill_of_texts_is_told_from_their_decoding():
     spent = Spent()
     spent.add_texts([({"prefill_seconds": 3.0}, []), ({"finish": "error"}, [])], 10.0)
     assert spent == {"prefill": 3.0, "decoding": 7.0}
-
-
-def test_the_line_of_a_run_of_two_calls(tmp_path):
-    """100 s and 100 s; loading 20, warm-up 10, prefill 50, decoding 100, scoring 10, so that 10 are left."""
-    add_seconds(tmp_path, {"loading": 20.0, "warm-up": 10.0, "prefill": 50.0, "decoding": 40.0, "total": 100.0})
-    add_seconds(tmp_path, {"decoding": 60.0, "scoring": 10.0, "export": 30.0, "total": 100.0})
-    assert where_time_went(tmp_path) == (
-        "time:    3 min: loading 10%, warm-up 5%, prefill 25%, decoding 50%, scoring 5%, the rest 5%"
-    )
-
-
-def test_a_run_that_kept_no_times_has_no_line(tmp_path):
-    assert where_time_went(tmp_path) == ""
-    add_seconds(tmp_path, {"export": 4.0})
-    assert where_time_went(tmp_path) == ""

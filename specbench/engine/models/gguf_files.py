@@ -9,7 +9,6 @@ import hashlib
 import importlib.util
 import json
 import shutil
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -130,9 +129,11 @@ def _make(file: Path, digest: str, folder: Path, dtype: torch.dtype | None, spec
     about = f"{file.name} ({file.stat().st_size / 1e9:.2f} GB, {counts})"
     if dtype:
         _check_room(about, sizes, dtype, folder.parent)
+    PlainConsole(stderr=True).print(
+        f"reading {about}, once: half a minute for each 500 MB; it is kept in {folder}", highlight=False, soft_wrap=True
+    )
     with (
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=".making-") as place,
-        PlainConsole(file=sys.stderr).status(f"reading {about}, once; it is kept in {folder}"),
         redirect_stderr(StringIO()),  # transformers draws a bar of its own
         offline(),
     ):
@@ -150,12 +151,12 @@ def _save(file: Path, folder: Path, dtype: torch.dtype | None, ends: list[int], 
 
     source: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     try:
-        AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(**source, trust_remote_code=False).save_pretrained(folder)
         if dtype is None:
-            AutoConfig.from_pretrained(**source).save_pretrained(folder)
+            AutoConfig.from_pretrained(**source, trust_remote_code=False).save_pretrained(folder)
             return
         options = {"dtype": dtype, "quantization_config": GgufConfig(dequantize=True), "output_loading_info": True}
-        model, loaded = AutoModelForCausalLM.from_pretrained(**source, **options)
+        model, loaded = AutoModelForCausalLM.from_pretrained(**source, **options, trust_remote_code=False)
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:  # a damaged file fails in any way within transformers

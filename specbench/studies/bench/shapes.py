@@ -51,8 +51,9 @@ def make(shape: str, device: torch.device, dtype: torch.dtype) -> Pair:
             with torch.device(device):
                 models[role] = AutoModelForCausalLM.from_config(config, dtype=dtype).eval().requires_grad_(False)
             advance(1)
-    # No ids are turned into text here, so the tokenizer only has to say that no token ends a text.
-    tokenizer = cast(PreTrainedTokenizerBase, SimpleNamespace(eos_token_id=None, pad_token_id=None))
+    # The texts mean nothing, so the tokenizer only has to say that no token ends a text.
+    unread = SimpleNamespace(eos_token_id=None, pad_token_id=None, decode=lambda ids, **options: "")
+    tokenizer = cast(PreTrainedTokenizerBase, unread)
     return Pair(f"synthetic {shape}", models, tokenizer)
 
 

@@ -136,7 +136,7 @@ def test_rows_of_random_logits_equal_the_reference(value, fast, slow):
         rows = [combination.rows(row, sampling) for row in logits]
         kept = [row.clone() for row in rows]
         result = combination.combined(rows, sampling)
-        sampler = naive.Sampler(*vars(sampling).values())
+        sampler = naive.Sampler(sampling.temperature, sampling.top_k, sampling.top_p)
         expected = torch.stack([reference([row[k] for row in logits], sampler) for k in range(20)])
         if sampling.greedy:
             assert result.argmax(-1).tolist() == expected.argmax(-1).tolist()

@@ -240,7 +240,12 @@ def test_what_rounds_record_equals_the_reference(name, settings, combine, weight
     count = len(weights or (0, 0))
     readers = [naive.reader(model) for model in tables(count)]
     text, rounds = decode(build(made_pair(tables(count)), name, **settings), [0], 400, sampling)
-    sampler, context, unscored, lowest = naive.Sampler(*vars(sampling).values()), [0], 0, 1.0
+    sampler, context, unscored, lowest = (
+        naive.Sampler(sampling.temperature, sampling.top_k, sampling.top_p),
+        [0],
+        0,
+        1.0,
+    )
     for round_ in rounds:
         verdict, tokens = round_.verdict, list(context)
         for k, token in enumerate(verdict.drafted if verdict else []):

@@ -324,7 +324,7 @@ def checkpoint(folder, kind, safe=False, change=None, **changes):
 def test_released_heads_draft_what_their_own_weights_say(tmp_path, pocket, monkeypatch, kind):
     monkeypatch.setattr(released, "load_models", lambda *_: pocket)
     folder, tensors = checkpoint(tmp_path / "heads", kind)
-    file = released.import_head(kind, folder, "pocket", tmp_path / "h.safetensors")
+    file = released.import_head(folder, "pocket", tmp_path / "h.safetensors", kind)
     head = read_head(file, kind, pocket, None)
     assert head.trained["released"] == "heads" and head.trained["assumed"]
     values = {**config.load_method(kind).values, "head": str(file), "nodes": 5}
@@ -363,14 +363,14 @@ def test_checkpoints_that_are_refused(tmp_path, pocket, monkeypatch, kind, chang
     monkeypatch.setattr(released, "load_models", lambda *_: pocket)
     folder, _ = checkpoint(tmp_path / "heads", kind, True, change, **facts)
     with one_line_error(words):
-        released.import_head(kind, folder, "pocket", tmp_path / "h.safetensors")
+        released.import_head(folder, "pocket", tmp_path / "h.safetensors", kind)
     assert not (tmp_path / "h.safetensors").exists()
 
 
 def test_heads_beyond_those_that_the_configuration_names_are_left_out(tmp_path, pocket, monkeypatch):
     monkeypatch.setattr(released, "load_models", lambda *_: pocket)
     folder, _ = checkpoint(tmp_path / "heads", "medusa", medusa_num_heads=1)
-    file = released.import_head("medusa", folder, "pocket", tmp_path / "h.safetensors")
+    file = released.import_head(folder, "pocket", tmp_path / "h.safetensors", "medusa")
     assert len(read_head(file, "medusa", pocket, None).trained["accuracies"]) == 1
 
 
