@@ -33,6 +33,26 @@ def test_the_table_is_a_real_one():
         assert score(pd.Series(values)) == cell
 
 
+def test_the_first_table_is_that_of_its_stored_run():
+    """Every score, rate, τ, speed and interval of `make real`, written again from results/."""
+    stored = pd.read_csv(ROOT / "results" / "reference" / "everyday-smollm2.csv").set_index(["task", "method"])
+    table = README.split("<!-- real:begin -->")[1].split("<!-- real:end -->")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
+    ]
+    assert len(rows) - 2 == len(stored) == 12
+    for cells in rows[2:]:
+        row = dict(zip(rows[0], cells, strict=True))
+        kept = stored.loc[row["task"], row["method"]]
+        low, high = 100 * kept.accuracy_low, 100 * kept.accuracy_high
+        assert row["score [95 %]"] == f"{100 * kept.accuracy:.1f} [{low:.0f}, {high:.0f}]"
+        assert row["τ"] == f"{kept.tau:.2f}" and row["tok/s"] == f"{kept.tokens_per_s:.0f}"
+        assert row["accept"] == ("-" if row["method"] == "vanilla" else f"{100 * kept.acceptance_rate:.1f}")
+        low, high = kept.speedup_decode_low, kept.speedup_decode_high
+        speedup = f"{kept.speedup_decode:.2f} [{low:.2f}, {high:.2f}]" + "=" * bool(low <= 1 <= high)
+        assert row["speedup [95 %]"] == ("1 (base)" if row["method"] == "vanilla" else speedup)
+
+
 def test_the_tour_has_ten_lines():
     tour = README.split("## Tour")[1].split("```sh\n")[1].split("```")[0]
     assert len(tour.splitlines()) == 10
