@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jinja2 import TemplateError
-
 from specbench.base.untrusted import brief
 from specbench.config import SUITES, TaskLine, UserError
 from specbench.engine.models.folders import model_folder
@@ -25,7 +23,7 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
     """
     if plan.prompts:
         limits = {line.task: line.max_new_tokens or plan.info(line.task).max_new_tokens for line in plan.tasks}
-        chat = _chat(pair) if pair and plan.chat_template and pair.tokenizer.chat_template else None
+        chat = chat_of(pair) if pair and plan.chat_template and pair.tokenizer.chat_template else None
         return PromptFile(Path(plan.prompts), list(limits), plan.limit, limits, chat, plan.system_instruction)
     if plan.chat_template:
         assert pair
@@ -41,7 +39,7 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
             data_dir=Path(plan.data_dir) if plan.data_dir else None,
             limit=plan.limit,
             seed=plan.seed,
-            chat=_chat(pair) if pair and plan.chat_template else None,
+            chat=chat_of(pair) if pair and plan.chat_template else None,
             tokenizer=lambda: str(model_folder(plan.pair.target, weights=False)),
             room=_room(plan, pair),
             run_code=code.may_run_code(plan),
@@ -82,7 +80,7 @@ def _choice(plan: Plan, line: TaskLine) -> TaskChoice:
     )
 
 
-def _chat(pair: Pair) -> Callable[[list[dict[str, str]]], str]:
+def chat_of(pair: Pair) -> Callable[[list[dict[str, str]]], str]:
     """The pair's chat template, from messages to a prompt that ends where the assistant's answer begins.
 
     A last message of the assistant is the beginning of the answer, as for lm-eval's `gen_prefix`.
@@ -94,7 +92,7 @@ def _chat(pair: Pair) -> Callable[[list[dict[str, str]]], str]:
             return pair.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=not begun, continue_final_message=begun
             )
-        except TemplateError as error:
+        except Exception as error:  # a template is a program of the model's authors, and fails in any way
             raise UserError(f"the chat template of {pair.name} refuses a conversation: {brief(error)}") from None
 
     return chat

@@ -15,6 +15,7 @@ from specbench.engine.models import gguf_files
 from specbench.engine.models.gguf_files import gguf_folder
 from specbench.engine.models.load import load_model, load_tokenizer
 from specbench.engine.models.pair import load_pair as loaded
+from specbench.measure.prompts import chat_of
 from specbench.results.same_models import differences
 
 CPU = torch.device("cpu")
@@ -166,3 +167,15 @@ def test_too_little_memory_or_disk_is_said_with_both_figures(tmp_path, monkeypat
 def test_a_file_that_is_not_there(tmp_path):
     with one_line_error("there is no such file"):
         loaded(own_pair("gone.gguf"))
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ messages[0].content + 1 }}", "{{ raise_exception('no system') }}", "{% for %}", "{{ nobody.name }}"],
+)
+def test_a_chat_template_that_fails_is_named(tmp_path, template):
+    write(tmp_path / "small.gguf")
+    pair = loaded(own_pair(str(tmp_path / "small.gguf")))
+    pair.tokenizer.chat_template = template
+    with one_line_error("the chat template of small refuses a conversation: "):
+        chat_of(pair)([{"role": "user", "content": "hi"}])

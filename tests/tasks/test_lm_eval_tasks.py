@@ -100,7 +100,7 @@ CHATML = (
 
 def test_a_begun_answer_is_continued_as_lm_eval_does(tmp_path, pocket):
     """Not behind the template's prompt for an answer, which may open a thought."""
-    from specbench.measure.prompts import _chat
+    from specbench.measure.prompts import chat_of
 
     class WithTemplate:
         name = "chat"
@@ -116,7 +116,7 @@ def test_a_begun_answer_is_continued_as_lm_eval_does(tmp_path, pocket):
         data_dir=tmp_path,
         limit=1,
         seed=0,
-        chat=_chat(WithTemplate()),
+        chat=chat_of(WithTemplate()),
         run_code=True,
     )
     prompt = tasks.requests()[0].prompt
