@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from collections import defaultdict
+from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,9 @@ def _expanded(
     if ("tag", name) in files:
         configs = (read_mapping(path, tags=True).get("task") for path in files["tag", name])
         return {task: fewshot for task in configs if isinstance(task, str)}
-    hint = did_you_mean(name, known) or did_you_mean(name, [each for kind, each in files if kind != "tag"])
+    names = [*known, *(each for kind, each in files if kind != "tag")]
+    nearest = max(names, key=lambda each: (SequenceMatcher(None, each, name).ratio(), each in known))
+    hint = did_you_mean(name, [nearest])
     raise UserError(
         f"no task {name!r}{hint}; `specbench list tasks` shows those with documents or notes of "
         "their own, and lm-eval's are all known by name"
