@@ -42,7 +42,7 @@ from specbench.measure.served import ServerCrew
 from specbench.measure.work import Progress, Work, shuffled
 from specbench.results.recorder import Recorder
 
-BEGINNING = 4  # tokens of each text that a batch decodes before anything is timed: some rounds are enough
+BEGINNING, WARM_ROWS = 4, 2  # tokens and texts that a batch decodes before anything is timed: some rounds are enough
 
 
 class Batches:
@@ -214,7 +214,7 @@ class Crew:
         """The records of the first rounds of a batch; what is made once is then made, before anything is timed."""
         seats: Seats[Member, int] = Seats(Batch(self.stopwatch), self.members)
         begun = partial(self._begun, repeat=0, order=0, length=BEGINNING)
-        warm = [self._records(member, row) for row, member, _ in seats.decode(places[: len(self.members)], begun)]
+        warm = [self._records(member, row) for row, member, _ in seats.decode(places[:WARM_ROWS], begun)]
         for member in self.members if self.state is not None else ():
             self._attempt(partial(member.method.restore, self.state))
         return warm
