@@ -33,6 +33,7 @@ QUESTIONS = (
 
 
 def main(name: str, dtype: str, runtime: str, out: str) -> None:
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     pair = specbench.load_pair(name, dtype=dtype, runtime=runtime)
     model, tokenizer = pair.models["target"], pair.tokenizer
     methods = ["vanilla", "pld", *(["sps"] if "draft" in pair.models else [])]
@@ -58,7 +59,6 @@ def main(name: str, dtype: str, runtime: str, out: str) -> None:
             rows[method] = "equal" if got == expected else difference(model, ids[0].tolist(), got, expected)
         texts.append({"question": question, "tokens": len(expected), **rows})
         print(f"{len(texts)}/{len(QUESTIONS)} {rows}", flush=True)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     facts = {
         "command": f"python tools/recipes/real_texts.py {name} {dtype} {runtime}",
         "commit": commit,
