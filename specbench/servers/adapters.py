@@ -78,7 +78,7 @@ def _of_average(average: float, tokens: int | None) -> Evidence | None:
 
 
 def _flat(reply: Reply) -> dict[str, Any]:
-    """All that is told beside the text, the usage included, by dotted name."""
+    """All that is sent next to the text, the usage included, by dotted name."""
     flat: dict[str, Any] = {}
 
     def add(values: Mapping[str, Any], before: str) -> None:

@@ -32,7 +32,7 @@ class Engine:
     name: str
     owners: tuple[str, ...] = ()  # as /v1/models names the owner of a model
     takes_ids: bool = False  # prompts as token ids
-    asks: Mapping[str, Any] = field(default_factory=dict)  # what a request holds beside the fields of OpenAI
+    asks: Mapping[str, Any] = field(default_factory=dict)  # what a request holds next to the fields of OpenAI
     # Sampling that changes nothing, by field. What a request omits is the server's default, or the model's own.
     neutral: Mapping[str, Any] = field(default_factory=lambda: PLAIN)
     repetition: str = "repetition_penalty"  # its name for this penalty
@@ -88,7 +88,7 @@ VLLM = Engine(
     },
     facts={"/version": settings, "/metrics": cache, "/server_info?config_format=json": scheduler},
 )
-# SGLang: `sglext.spec_tokens_details`, if the request asks for it; before that `meta_info`, or beside the usage.
+# SGLang: `sglext.spec_tokens_details`, if the request asks for it; before that `meta_info`, or next to the usage.
 SGLANG = Engine(
     name="sglang",
     owners=("sglang",),

@@ -10,7 +10,7 @@ from specbench.servers.reply import OTHER, TEXT, THOUGHT, Chunk, Refusal, Reply,
 
 MOST_EVENT = 16 * 2**20  # bytes of an event
 MOST_BYTES = 64 * 2**20  # of a stream
-MOST_TOLD = 1000  # names of what is told beside the text
+MOST_TOLD = 1000  # names of what is sent next to the text
 DEEPEST = 6  # levels of objects that are read there
 HEAD = 4096  # bytes that are kept of an answer that is no stream
 DONE = "[DONE]"
@@ -136,7 +136,7 @@ class Reader:
         return kinds, text
 
     def _tell(self, values: Mapping[str, Any], before: str = "", depth: int = 0) -> None:
-        """Keep what an event holds beside the text, by dotted name."""
+        """Keep what an event holds next to the text, by dotted name."""
         for key, value in values.items():
             name = f"{before}{key}"
             if isinstance(value, dict) and depth < DEEPEST:

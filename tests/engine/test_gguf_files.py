@@ -46,7 +46,7 @@ def test_tokens_template_and_ends_are_the_files(tmp_path):
     write(tmp_path / "small.gguf")
     pair = loaded(own_pair(str(tmp_path / "small.gguf")))
     assert pair.name == "small"
-    assert pair.tokenizer("the")["input_ids"] == [256, ord("e") - 33 + 33]  # "th" is one token
+    assert pair.tokenizer("the")["input_ids"] == [256, ord("e")]  # "th" is one token
     assert pair.tokenizer.decode(pair.tokenizer("a day\n")["input_ids"]) == "a day\n"
     chat = pair.tokenizer.apply_chat_template(
         [{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True
