@@ -12,14 +12,13 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Method, Watch
-from specbench.engine.typical import Typical
 from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 from specbench.methods.rules import TypicalSettings, is_exact
 
 
 class Settings(DraftSettings, TypicalSettings):
     rule: Literal["token", "block", "typical"] = Field(
-        default="token", description="tokens are tested one by one, as a block, or for what is typical (lossy)"
+        default="token", description="tokens are tested one by one, as a block, or for what is typical (lossy at T > 0)"
     )
 
 
@@ -35,7 +34,7 @@ class SpS(DraftedMethod):
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    rules: dict[str, Accept] = {"token": exact, "block": block, "typical": Typical(settings.epsilon, settings.delta)}
+    rules: dict[str, Accept] = {"token": exact, "block": block, "typical": settings.typical()}
     target, drafter = pair.session("target", watch), model_drafter(settings, pair, watch)
     return SpS(target, drafter, settings.gamma, rules[settings.rule])
 

@@ -1,23 +1,20 @@
-"""EAGLE-3's trees under Medusa's typical acceptance: the longest path whose tokens the target finds typical. Lossy.
+"""EAGLE-3's trees under Medusa's typical acceptance: the longest path whose tokens the target finds typical.
 
-The rule is `engine.typical`. That of other methods is their setting `rule`.
+The rule is `engine.typical`, exact at temperature 0. That of other methods is their setting `rule`.
 """
-
-from pydantic import Field
 
 from specbench.engine.models.eagle_head import EagleHead, layers_read
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Method, Watch
-from specbench.engine.typical import Typical
 from specbench.methods.heads import eagle3
 from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter
 from specbench.methods.heads.eagle3 import Settings as Base
+from specbench.methods.rules import TypicalSettings
 
 
-class Settings(Base):
-    epsilon: float = Field(gt=0, le=1, description="p(d) that always stands, if exceeded (ε)")
-    delta: float = Field(gt=0, le=1, description="else p(d) must exceed δ exp(-H(p)) (δ)")
+class Settings(Base, TypicalSettings):
+    """Those of eagle3, and of the rule."""
 
 
 class TypicalDrafter(EagleDrafter):
@@ -25,7 +22,7 @@ class TypicalDrafter(EagleDrafter):
 
     def __init__(self, head: EagleHead, session: Session, layers: tuple[int, ...], settings: Settings) -> None:
         super().__init__(head, session, layers, settings.total_tokens, settings.top_k, settings.depth)
-        self.judge = Typical(settings.epsilon, settings.delta)  # type: ignore[method-assign]
+        self.judge = settings.typical()  # type: ignore[method-assign]
 
 
 class TypicalEagle3(Eagle3):

@@ -1,7 +1,7 @@
 """Hydra: heads like Medusa's that also read what is drafted before them (arXiv 2402.05109).
 
 A level of the tree is drafted by one call of a head, a row for each node that has children. Lossless by the exact rule
-of trees; with `rule=typical` lossy.
+of trees; with `rule=typical` lossy at T > 0.
 """
 
 from collections.abc import Mapping

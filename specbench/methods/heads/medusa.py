@@ -1,6 +1,6 @@
 """Medusa: heads on the target's last state say the next tokens all at once, and ranks make the tree of drafts.
 
-arXiv 2401.10774. Lossless by the exact rule of trees; with `rule=typical`, the paper's own rule, lossy.
+arXiv 2401.10774. Lossless by the exact rule of trees; with `rule=typical`, the paper's own rule, lossy at T > 0.
 """
 
 from abc import abstractmethod

@@ -2,7 +2,7 @@
 
 `gate` is the static gate that CSD compares itself with (arXiv 2604.13634, section 5.1; Eq. 3 without a memory).
 `lenience` multiplies q by a factor ε where it is compared with p (Leviathan et al., arXiv 2211.17192).
-`typical` keeps what the target finds typical, whatever the draft's q (typical acceptance: Medusa, arXiv 2401.10774).
+`typical` keeps what the target finds typical at T > 0, whatever the draft's q (Medusa, arXiv 2401.10774).
 """
 
 import math
@@ -16,7 +16,6 @@ from specbench.engine.drafters import Drafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Method, Sampling, Scored, Verdict, Watch
-from specbench.engine.typical import Typical
 from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 from specbench.methods.rules import TypicalSettings
 
@@ -50,7 +49,7 @@ class Lossy(DraftedMethod):
         and a rejected argmax stays rejected (else a threshold of 1 would keep it); lenience has its own test.
         """
         if self.settings.form == "typical":
-            return Typical(self.settings.epsilon, self.settings.delta)(draft, scored, sampling, rng)
+            return self.settings.typical()(draft, scored, sampling, rng)
         if self.settings.form == "lenience" and not sampling.greedy:
             weighed, kept = weigh_leniently(draft, scored, self.settings.lenience, sampling, rng)
         else:

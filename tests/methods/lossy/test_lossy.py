@@ -233,19 +233,24 @@ def test_typical_tokens_by_hand():
     rows = torch.tensor([[0.5, 0.25, 0.125, 0.125]] * 3).double().log()
     draft = Draft(torch.tensor([1, 2]), None)
     one = lossy(*pair("llama"), form="typical", epsilon=0.25, delta=0.5)
-    verdict = one.accept(draft, Scored(rows), GREEDY, torch.Generator())
-    assert (verdict.accepted, verdict.rescued, verdict.token) == (1, (0,), 0)
+    verdict = one.accept(draft, Scored(rows), Sampling(1.0), torch.Generator())
+    assert (verdict.accepted, verdict.token) == (1, 0)
     other = lossy(*pair("llama"), form="typical", epsilon=0.25, delta=0.9)
-    assert other.accept(draft, Scored(rows), GREEDY, torch.Generator()).accepted == 0
+    assert other.accept(draft, Scored(rows), Sampling(1.0), torch.Generator()).accepted == 0
     low = lossy(*pair("llama"), form="typical", epsilon=0.3, delta=0.4)
-    assert low.accept(draft, Scored(rows), GREEDY, torch.Generator()).accepted == 2
+    assert low.accept(draft, Scored(rows), Sampling(1.0), torch.Generator()).accepted == 2
+    assert low.accept(draft, Scored(rows), GREEDY, torch.Generator()).accepted == 0, "at temperature 0 it is exact"
 
 
-def test_after_typical_tokens_the_target_draws_from_all_of_p():
+def test_a_drawn_bonus_after_typical_tokens_comes_from_all_of_p():
     """A rejected token may be drawn again: nothing was rejected at random. At T = 1, with the same bound."""
     rows = torch.tensor([[0.5, 0.25, 0.125, 0.125]] * 2).double().log()
     q = torch.tensor([[0.1, 0.1, 0.1, 0.7]]).double()
-    one, rng, counts = lossy(*pair("llama"), form="typical", epsilon=0.25, delta=0.5), torch.Generator(), [0] * 4
+    one, rng, counts = (
+        lossy(*pair("llama"), form="typical", epsilon=0.25, delta=0.5, bonus="drawn"),
+        torch.Generator(),
+        [0] * 4,
+    )
     for seed in range(2000):
         verdict = one.accept(Draft(torch.tensor([3]), q), Scored(rows), Sampling(1.0), rng.manual_seed(seed))
         assert verdict.accepted == 0
