@@ -1,4 +1,5 @@
-"""What hostile programs got, by class and isolation: python tests/hostile_table.py. Exit code 1 if it is too much.
+"""What hostile programs got, by class and isolation: python tests/hostile_table.py. Exit code 1 if it is too much,
+or if there is no complete isolation to try them in.
 
 Forged: wrong programs that were scored as correct. Escaped: programs that reached what they wanted, of which `limits`
 leaves some open (tests/support/hostile.py names them). As root, everything is tried as another user as well.
@@ -21,8 +22,9 @@ from hostile import PROGRAMS
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from sandboxed import PROBLEMS, as_nobody, fill, run, targets
+from sandboxed import SYSTEM, as_nobody, fill, lacking, run, targets
 
+from specbench.tasks import sandbox
 from specbench.tasks.sandbox import jail
 
 Counts = dict[str, dict[str, list[int]]]  # isolation -> "forged CLASS" or "escaped CLASS" -> [got, open to it, tried]
@@ -30,7 +32,11 @@ Counts = dict[str, dict[str, list[int]]]  # isolation -> "forged CLASS" or "esca
 
 def counted() -> Counts:
     """Every program once under each isolation that works here, as this user."""
-    kinds = [*(name for name, problem in PROBLEMS.items() if problem is None), "limits"]
+    kinds = [*(name for name in SYSTEM if not lacking(name)), "limits"]
+    if problems := [f"{kind}: {why}" for kind in kinds[:-1] if (why := sandbox.problem_of(kind))]:
+        raise SystemExit(f"an isolation that the system has does not work: {'; '.join(problems)}")
+    if kinds == ["limits"]:
+        raise SystemExit(f"no complete isolation to try programs in: {'; '.join(map(lacking, SYSTEM))}")
     result: Counts = {}
     with (
         tempfile.TemporaryDirectory() as home,

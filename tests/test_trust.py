@@ -13,6 +13,7 @@ import yaml
 from command_line import call, refused
 from made_runs import TOKENIZER
 from oracle import tiny
+from sandboxed import SYSTEM, lacking
 
 from specbench import config, permissions
 from specbench.config import PACKAGE, SUITES, ModelSpec, UserError
@@ -363,12 +364,12 @@ def test_without_permission_nothing_is_even_loaded(command, monkeypatch, benign)
 
 
 def test_the_bundled_case_needs_no_flag_and_the_manifest_says_so():
-    if not sandbox.isolation().complete:
-        pytest.skip("programs cannot be isolated here")
+    if all(map(lacking, SYSTEM)):
+        pytest.skip("; ".join(map(lacking, SYSTEM)))
     done = call("run", "--method", "vanilla", "--suite", suite(CODE), "--limit", "1", "--out", "it")
     assert done.exit_code == 0, done.output
     report = json.loads((Path("it") / "manifest.json").read_text())["code_execution"]
-    assert report == {"allowed_by": "bundled", "isolation": sandbox.isolation().name}
+    assert report["allowed_by"] == "bundled" and report["isolation"] in sandbox.COMPLETE
 
 
 def test_the_tasks_that_run_code_are_known():

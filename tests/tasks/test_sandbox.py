@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from forging import FORGING, TESTS
+from sandboxed import each_kind, lacking
 
 from specbench.base.errors import UserError
 from specbench.tasks import sandbox
@@ -161,8 +162,9 @@ def test_the_best_isolation_that_works_is_taken(monkeypatch: pytest.MonkeyPatch)
 
 def test_an_isolation_that_leaves_something_open_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe looks; it does not believe that a call which did not fail has shut something."""
-    if problem := sandbox.problem_of("namespaces"):
-        pytest.skip(problem)
+    if why := lacking("namespaces"):
+        pytest.skip(why)
+    assert sandbox.problem_of("namespaces") is None
     modules = launch._modules()
     without = compile("def refuse(libc): pass", "syscalls.py", "exec")
     monkeypatch.setattr(launch, "_modules", lambda: [("syscalls", without), *modules[1:]])
@@ -344,10 +346,8 @@ assert fcntl.fcntl(reader, fcntl.F_GETFL) == os.O_RDONLY
 """
 
 
-@pytest.mark.parametrize("kind", ["bubblewrap", "namespaces", "limits"])
+@each_kind
 def test_no_process_is_signalled_by_way_of_a_file(kind: str) -> None:
-    if kind != "limits" and sandbox.problem_of(kind):
-        pytest.skip(f"no {kind} here")
     assert sandbox.run_in(kind, OWNER, seconds=5, memory_mb=512) == Outcome(True, "passed", "")
 
 
