@@ -50,6 +50,7 @@ EXIT_CODES = """## Exit codes
 | 1 | `doctor` or `audit` has an error to report, or a lossless text differs |
 | 2 | the request cannot be carried out as it stands; one line says why |
 | 3 | some documents of a run failed; the others are recorded |
+| 4 | `bench` has missed a bar that its engine has to reach; all texts are right |
 | 130 | the run was stopped; `specbench run --resume` goes on |
 | 141 | nobody reads the output any more, as after `\\| head -1` |
 """
@@ -66,10 +67,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted(RESULTS.rglob("*")):
         uri = path.relative_to(ROOT).as_posix()
         if path.suffix == ".md":
-            files.append(File.generated(config, uri, content=path.read_text()))
+            files.append(File.generated(config, uri, content=links_of_the_site(path.read_text())))
         elif path.suffix in (".csv", ".json", ".txt", ".tex", ".yaml", ".parquet"):
             files.append(File.generated(config, uri, abs_src_path=str(path)))
     return files
+
+
+def links_of_the_site(text: str) -> str:
+    """A text of results/ with its links to other folders as they are on the site."""
+    return text.replace("](../docs/pages/", "](../").replace(
+        "](../suites/pairs/weights/MODEL_CARD.md", "](../models.md"
+    )
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:

@@ -122,7 +122,8 @@ def resolve_plan(
 
     Args:
         methods: names or YAML files; if empty, the suite's own methods.
-        suite, pair: names or YAML files; a pair also as target=NAME_OR_PATH,draft=NAME_OR_PATH, or loaded already.
+        suite: a name or a YAML file.
+        pair: the same, also as target=NAME_OR_PATH,draft=NAME_OR_PATH, or loaded already.
         assignments: METHOD.KEY=VALUE texts, which change settings before the baselines join.
         baseline: the method that all speedups are against, EACH for every method's own, or None.
         params: KEY=V1,V2,… texts; each method but the baseline becomes a variant for every combination of values.
