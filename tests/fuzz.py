@@ -39,6 +39,12 @@ MEMORY = 500 * 2**20
 LONGEST = 4000  # characters of an error
 PROGRAMS = ("os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "pty.spawn", "os.startfile")
 PASSING = ("git", "load", "clock_mhz", "temperature_c", "command")  # what is different from one call to the next
+# Python's other calls that change files, with the places of paths and of the open folders that they are in.
+CHANGES = {
+    **{"os.remove": [(0, 1)], "os.rmdir": [(0, 1)], "os.mkdir": [(0, 2)], "os.chmod": [(0, 2)]},
+    **{"os.symlink": [(1, 2)], "os.link": [(1, 3)], "os.rename": [(0, 2), (1, 3)]},
+    **{"os.chown": [(0, 3)], "os.utime": [(0, 3)], "os.truncate": [(0, None)]},
+}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 
 
@@ -70,7 +76,11 @@ class Hang(BaseException):
 
 
 class Watch:
-    """Tells what a reader does beside reading: programs that it starts, files that it opens for writing elsewhere."""
+    """Tells what a reader does beside reading: programs that it starts, files that it makes or changes elsewhere.
+
+    Python's own calls are seen as they are made. What compiled code writes (pyarrow's writers open files themselves) is
+    seen afterwards, in the folder above and in the folders next to the reader's.
+    """
 
     def __init__(self) -> None:
         self.allowed: Path | None = None
@@ -82,24 +92,49 @@ class Watch:
             return
         if event in PROGRAMS:
             self.seen.append(f"{event} {args!r:.200}")
-        elif event == "open" and isinstance(args[0], str) and isinstance(args[2], int) and args[2] & WRITES:
-            if args[2] & os.O_NOFOLLOW and "/" not in args[0]:
-                return  # a name in an open folder (base/folder.py), which leads nowhere else
-            self._opened(os.path.realpath(args[0]))
+        elif event == "open" and isinstance(args[2], int) and args[2] & WRITES:
+            # A name in an open folder (base/folder.py) leads nowhere else.
+            self._changed("open", args[0], bool(args[2] & os.O_NOFOLLOW))
+        elif event in CHANGES:
+            for path, opened in CHANGES[event]:
+                self._changed(event, args[path], opened is not None and args[opened] != -1)
 
-    def _opened(self, path: str) -> None:
-        if not path.startswith((str(self.allowed), "/dev/null", "/proc/self")):
-            self.seen.append(f"writes {path!r}")
+    def _changed(self, event: str, path: Any, in_open_folder: bool) -> None:
+        if not isinstance(path, str | bytes | os.PathLike):  # a file that is open already
+            return
+        text = os.fsdecode(path)
+        if in_open_folder and "/" not in text:
+            return
+        full = Path(os.path.realpath(os.path.dirname(text) or ".")) / os.path.basename(text)
+        places = {full, Path(os.path.realpath(text))} if event == "open" else {full}
+        own = (self.allowed, Path("/dev/null"), Path("/proc/self"))
+        if not all(any(one.is_relative_to(place) for place in own if place) for one in places):
+            self.seen.append(f"{event} {text!r}")
+
+    def listed(self, folder: Path) -> dict[str, tuple[int, int]]:
+        """All in the folder above `folder` and in those next to it, with its length and the time of its change."""
+        found = {}
+        for place in (folder.parent, *folder.parent.iterdir()):
+            with contextlib.suppress(OSError):
+                for entry in os.scandir(place) if place != folder and not place.is_symlink() else ():
+                    if Path(entry) != folder:
+                        facts = entry.stat(follow_symlinks=False)
+                        found[entry.path] = (facts.st_size, facts.st_mtime_ns)
+        return found
 
     @contextlib.contextmanager
     def within(self, folder: Path) -> Iterator[None]:
         """Watch a reader; `folder` is where it may write, temporary files too."""
-        self.allowed, self.seen = folder.resolve(), []
-        tempfile.tempdir = str(self.allowed)
+        own, self.seen = folder.resolve(), []
+        before = self.listed(own)
+        self.allowed, tempfile.tempdir = own, str(own)
         try:
             yield
         finally:
             self.allowed = tempfile.tempdir = None
+            after = self.listed(own)
+            changed = {path for path in before | after if before.get(path) != after.get(path)}
+            self.seen += [f"changes {path!r}" for path in sorted(changed)]
 
 
 _watch: list[Watch] = []
@@ -271,7 +306,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="fuzz every file that specbench reads")
     parser.add_argument("--inputs", type=int, default=20000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a reader; may be repeated")
+    names = [target.name for target in TARGETS]
+    parser.add_argument("--only", action="append", choices=names, metavar="NAME", help="a reader; may be repeated")
     parser.add_argument("--keep", type=Path, default=Path("fuzz-failures"), help="folder for inputs that failed")
     parser.add_argument("--out", type=Path, help="a JSON file for the counts")
     given = parser.parse_args()

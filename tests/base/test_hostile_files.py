@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import random
+import shutil
 import struct
 import zipfile
 from collections import OrderedDict
@@ -65,12 +66,49 @@ def test_the_fuzzer_sees_what_must_not_be(tmp_path):
         "SystemExit": lambda: exit(1),
         "MiB more": lambda: held.append(np.ones(fuzz.MEMORY // 8 + 2**22)) or held.clear(),
         "os.system": lambda: os.system("true"),
-        "writes": lambda: elsewhere.write_text("x"),
+        "open": lambda: elsewhere.write_text("x"),
     }
     for words, read in facts.items():
         outcome, said = fuzz.judged(read, tmp_path)
         assert outcome == "failed" and words in said, words
     assert fuzz.judged(lambda: (tmp_path / "x").write_text("x"), tmp_path) == ("valid", "")
+
+
+def _elsewhere(own, name):
+    """Ways to change a file or a folder `name` that is not one's own, by the word that names each."""
+    made = own / "made"
+    return {
+        "open": lambda: open(os.fsencode(name), "w").close(),
+        "os.rename": lambda: made.rename(name),
+        "os.remove": lambda: (name / "file").unlink(),
+        "os.mkdir": lambda: name.with_name("new").mkdir(),
+        "os.rmdir": lambda: name.with_name("empty").rmdir(),
+        "os.symlink": lambda: name.with_name("new").symlink_to(made),
+        "os.link": lambda: os.link(made, name.with_name("new")),
+        "os.truncate": lambda: os.truncate(name / "file", 1),
+        "os.chmod": lambda: (name / "file").chmod(0o600),
+        "changes": lambda: pq.write_table(pa.table({"a": [1]}), str(name / "table.parquet")),
+        "rmtree": lambda: shutil.rmtree(name),
+    }
+
+
+@pytest.mark.parametrize("next_to", ["own2", "another"])
+@pytest.mark.parametrize("way", _elsewhere(Path("own"), Path("own2")))
+def test_the_fuzzer_sees_what_is_changed_elsewhere(way, next_to, tmp_path):
+    """By every call, in a folder whose name begins like one's own too; the same in one's own folder is allowed."""
+    own, other = tmp_path / "own", tmp_path / next_to
+    for folder in (own, other, own / next_to, tmp_path / "empty", own / "empty"):
+        folder.mkdir()
+    for file in (own / "made", other / "file", own / next_to / "file"):
+        file.write_text("text")
+    inside, outside = _elsewhere(own, own / next_to)[way], _elsewhere(own, other)[way]
+    if way not in ("open", "os.rename"):  # a folder has the name
+        assert fuzz.judged(inside, own) == ("valid", "")
+        for file in (own / "new", own / "empty"):
+            file.unlink() if file.is_file() or file.is_symlink() else None
+    (own / "made").write_text("text")
+    fuzz.judged(outside, own)
+    assert any(way in one or way == "rmtree" for one in fuzz.watch().seen) and fuzz.watch().seen
 
 
 def test_the_fuzzer_sees_a_hang(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """Everything that may go wrong, tried on the command itself: python tests/faults/main.py, over 30 minutes.
 
-Prints what was tried, how often a run recovered, and how many rows were lost. Exit code 1 if any was, or if a run did
-not recover.
+Prints what was tried, how often a run recovered, and how many rows were lost. Exit code 1 if any was, if a run did not
+recover, or if a fault was never tried.
 """
 
 import argparse
@@ -87,7 +87,10 @@ def main() -> int:
         if given.add:
             facts = added(json.loads(given.out.read_text()), facts)
         given.out.write_text(json.dumps(facts, default=vars, indent=1) + "\n")
-    return int(any(one.lost or one.recovered < one.tried for one in result.values()))
+    untried = [name for name, one in result.items() if not (one.tried or one.skipped or given.short)]
+    if untried:
+        print(f"never tried: {', '.join(untried)}")
+    return int(bool(untried) or any(one.lost or one.recovered < one.tried for one in result.values()))
 
 
 def added(before: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:

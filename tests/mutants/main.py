@@ -11,7 +11,8 @@ Each worker has a copy of the tree in a temporary folder and changes one text at
 file, so that a stopped check goes on; a mutation runs again when its line, its file or its tests change.
 
 Exit code: 0 if every mutation is found, 1 if one survives or runs out of time, 2 if a line of the list is wrong (its
-text is not there exactly once, pytest finds no such test, or the test fails without a mutation too).
+text is not there exactly once, pytest finds no such test, the test fails without a mutation too, or it fails by a
+NameError or the like) or if `--only` selects none.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import importlib.util
 import json
 import os
 import queue
+import re
 import shlex
 import shutil
 import subprocess
@@ -38,6 +40,8 @@ LIST = Path(__file__).with_name("list.txt")
 WARM = Path(__file__).with_name("warm.py")
 BETWEEN = " :: "
 FOUND, SURVIVED, TIMED_OUT, WRONG = "found", "survived", "timed out", "wrong"
+# What a test shows that met a mistake of the list, and no change of meaning.
+MISTAKE = re.compile(r"^E\s+(?:NameError|SyntaxError|IndentationError|ImportError|ModuleNotFoundError)\b.*", re.M)
 PASSED, FAILED = 0, 1  # exit codes of pytest; the others say that no test could be judged
 
 
@@ -168,6 +172,8 @@ class Workshop:
             outcome = FOUND if mutation.hangs else TIMED_OUT
         else:
             outcome = {PASSED: SURVIVED, FAILED: FOUND}.get(code, WRONG)
+        if MISTAKE.match(last):
+            outcome = WRONG
         return {"outcome": outcome, "seconds": seconds, "by": last}
 
     def pytest(self, tree: Path, tests: tuple[str, ...]) -> tuple[int | None, float, str]:
@@ -179,6 +185,7 @@ class Workshop:
         print(json.dumps(asked), file=process.stdin, flush=True)
         code, said = json.loads(process.stdout.readline())
         lines = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))] or said.splitlines()
+        lines = MISTAKE.findall(said) or lines
         return code, round(time.monotonic() - began, 1), (lines or [""])[-1][:200]
 
     def close(self) -> None:
@@ -201,6 +208,9 @@ def main() -> int:
     parser.add_argument("--list", type=Path, default=LIST, help="another list")
     options = parser.parse_args()
     chosen = [one for one in read_list(options.list) if options.only in BETWEEN.join((one.name, *one.tests))]
+    if not chosen:
+        print(f"no mutation has {options.only!r} in its file, its texts or its tests")
+        return 2
     if problems := [f"{one.name}: {problem}" for one in chosen if (problem := one.problem())]:
         print("\n".join(problems))
         return 2
