@@ -8,7 +8,7 @@ import torch
 from pydantic import ConfigDict, Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from specbench.base.pickles import read_pickle
 from specbench.base.untrusted import brief, is_file, read_object
@@ -16,6 +16,7 @@ from specbench.config import Settings, UserError, validated
 from specbench.engine.models.heads import FLOATS
 from specbench.engine.models.pair import Pair
 from specbench.engine.models.whole import listed
+from specbench.training.released_forms import in_one_form
 
 STORED = (*FLOATS, torch.int64, torch.int32, torch.bool, torch.uint8)
 ROPES = ("default", "linear", "llama3", "yarn")  # those that follow from their own parameters
@@ -67,6 +68,17 @@ class LayerConfig(Settings):
         }
 
 
+class EagleLayer(LayerConfig):
+    """Those of EAGLE's heads, whose official code leaves `rope_theta` out where positions are stretched linearly."""
+
+    def in_head_file(self) -> dict[str, Any]:
+        """As `LayerConfig.in_head_file` (LlamaAttention._init_rope in eagle/model/cnets.py and cnets1.py)."""
+        stored = super().in_head_file()
+        if (self.rope_scaling or {}).get("type") == "linear":
+            stored["rope_parameters"]["rope_theta"] = 10000.0
+        return stored
+
+
 def read_tensors(
     folder: Path, names: tuple[str, str] = ("model.safetensors", "pytorch_model.bin")
 ) -> dict[str, Tensor]:
@@ -92,7 +104,7 @@ Form = TypeVar("Form", bound=LayerConfig)
 
 
 def read_head(
-    folder: Path, form: type[Form], shapes: Callable[[Form], dict[str, tuple[int, ...]]], remedy: str
+    folder: Path, form: type[Form], shapes: Callable[[Form], dict[str, tuple[int, ...]]], remedy: str, kind: str
 ) -> tuple[Form, dict[str, Tensor], dict[str, tuple[int, ...]]]:
     """The configuration of a released head, its tensors by name, and the shapes that `shapes` says they should have.
 
@@ -100,7 +112,7 @@ def read_head(
     """
     stored = read_tensors(folder)
     path = folder / "config.json"
-    config = validated(form, read_object(path), str(path))
+    config = validated(form, in_one_form(read_object(path), str(path), kind), str(path))
     try:
         return config, stored, shapes(config)
     except ValueError as error:
@@ -141,13 +153,15 @@ def check_reads(folder: Path, width: int, embeddings: Tensor | None, pair: Pair)
     known = target.config.get_text_config().hidden_size
     if width != known:
         raise UserError(f"{folder} reads {width} values, but the target of {pair.name} has {known}; {OTHER_PAIR}")
-    if embeddings is None:
-        return
-    of_target = target.get_input_embeddings().weight.detach().cpu().float()[: len(embeddings)]
-    # Either of the two may have been rounded to half precision.
-    same_shape = embeddings.shape == of_target.shape
-    if not same_shape or not torch.allclose(embeddings.float(), of_target, rtol=2**-7, atol=1e-6):
+    if embeddings is not None and not is_copy(embeddings, target.get_input_embeddings()):
         raise UserError(f"{folder} has embeddings that are not those of the target of {pair.name}; {OTHER_PAIR}")
+
+
+def is_copy(stored: Tensor, module: nn.Module) -> bool:
+    """True if a tensor [n, D] is the first rows of a module's weight, either of them rounded to half precision."""
+    weight: Tensor = module.weight  # type: ignore[assignment]
+    rows = weight.detach().cpu().float()[: len(stored)]
+    return stored.shape == rows.shape and torch.allclose(stored.float(), rows, rtol=2**-7, atol=1e-6)
 
 
 def attention_shapes(config: LayerConfig, reads: int) -> dict[str, tuple[int, ...]]:

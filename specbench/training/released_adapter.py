@@ -71,7 +71,7 @@ def import_head(checkpoint: Path, pair: str, out: Path | None, kind: str = KIND)
 
 def read_released(folder: Path) -> tuple[Config, Mapping[str, Tensor]]:
     """The configuration of a released adapter, and its tensors by their names there. Raises UserError."""
-    config, stored, wanted = read_head(folder, Config, shapes, REMEDY)
+    config, stored, wanted = read_head(folder, Config, shapes, REMEDY, KIND)
     check_tensors(folder, stored, wanted, "Kangaroo", REMEDY, DERIVED)
     return config, stored
 

@@ -1,7 +1,7 @@
 """Imports heads that the authors of Medusa and Hydra released, or others in their form.
 
-A checkpoint is a folder with config.json and medusa_lm_head.pt (or .safetensors), or hydra_lm_head.pt. Of Medusa's
-heads it says how many are used. Hydra's heads must read the tokens before them (`grounded_heads`) and the target's last
+A checkpoint is a folder with config.json and medusa_lm_head.pt (or .safetensors), or hydra_lm_head.pt. Hydra's heads
+must read the tokens before them (`grounded_heads`) and the target's last
 state itself: those of Hydra++ read a further layer on it, which is not built here.
 """
 
@@ -26,18 +26,26 @@ from specbench.training.released import read_tensors
 AGAIN = "download the released heads again"
 # How often each rank is right is in no checkpoint. Our inference: the authors tell of about 60 % for the first head's
 # first token; each further head is taken to be right 0.8 times as often, each further rank 0.35 times.
+OFFICIAL = 5  # Medusa's heads in the official code
 ASSUMED = [[round(0.6 * 0.8**head * 0.35**rank, 4) for rank in range(10)] for head in range(10)]
 
 
 class MedusaConfig(Settings):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    medusa_num_heads: int = Field(ge=1, le=len(ASSUMED))
+    medusa_num_heads: int = Field(default=1, ge=1, le=len(ASSUMED))
     medusa_num_layers: int = Field(default=1, ge=1)
 
     def refusal(self) -> str:
         """Why such heads cannot be used here; empty if they can."""
         return ""
+
+    def heads(self, found: int) -> int:
+        """How many heads are used of `found` in the file: at most five, as in the official code, whatever it says.
+
+        (MedusaModelABC.from_pretrained in medusa_model.py: the first released files say 2 and hold 5.)
+        """
+        return min(found, OFFICIAL) if self.medusa_num_heads <= found else self.medusa_num_heads
 
 
 class HydraConfig(Settings):
@@ -56,6 +64,10 @@ class HydraConfig(Settings):
         if not self.grounded_heads:
             return "grounded_heads is false: such heads are Medusa's"
         return f"hidden_state_offset is {self.hidden_state_offset}, not 0" if self.hidden_state_offset else ""
+
+    def heads(self, found: int) -> int:
+        """How many heads are used of `found` in the file."""
+        return self.hydra_num_heads
 
 
 @dataclass(frozen=True)
@@ -122,12 +134,14 @@ def read_released(folder: Path, kind: str, form: Form) -> tuple[int, int, dict[s
     config = validated(form.config, read_object(path), str(path))
     if reason := config.refusal():
         raise UserError(f"{path}: {reason}; name the folder of other heads")
-    heads, layers = (getattr(config, f"{kind}_num_{what}") for what in ("heads", "layers"))
+    numbers = {name: re.match(form.numbered, name) for name in stored}
+    heads = config.heads(len({number[1] for number in numbers.values() if number}))
+    layers: int = getattr(config, f"{kind}_num_layers")
     tensors = {}
     for name, tensor in stored.items():
-        number = re.match(form.numbered, name)
+        number = numbers[name]
         if not (number and int(number[1]) >= heads) and name not in form.left_out:
-            tensors[name] = tensor.float()
+            tensors[name] = tensor.float().clone()  # blocks of a head may share their tensors: `[ResBlock] * n`
     if not all(tensor.isfinite().all() for tensor in tensors.values()):
         raise UserError(f"{folder} holds values that are no numbers; {AGAIN}")
     return heads, layers, tensors

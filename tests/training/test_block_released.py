@@ -89,9 +89,54 @@ def test_a_released_head_drafts_what_its_own_weights_say(tmp_path, pocket, monke
     assert decode(method, text, 12)[0] == oracle.greedy(target, text, 12)
 
 
+def test_a_head_of_speculators_is_that_of_its_authors(tmp_path, pocket, monkeypatch):
+    """It counts the target's layers from the state before the first one, and brings copies of the target's layers."""
+    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    target = pocket.models["target"]
+
+    def brings(tensors):
+        tensors["embed_tokens.weight"] = target.get_input_embeddings().weight.detach().clone()
+        tensors["lm_head.weight"] = target.get_output_embeddings().weight.detach().clone()
+
+    own, _ = checkpoint(tmp_path / "own")
+    folder, _ = checkpoint(tmp_path / "other", change=brings)
+    layer = {
+        name: value for name, value in TOLD.items() if name not in ("architectures", "dflash_config", "block_size")
+    }
+    facts = {
+        "architectures": ["DFlashDraftModel"],
+        "speculators_model_type": "dflash",
+        "transformer_layer_config": layer,
+        **{"block_size": 5, "draft_vocab_size": 2048, "mask_token_id": 7, "sample_from_anchor": False},
+        "aux_hidden_state_layer_ids": [2, 6, 10],
+    }
+    files = []
+    for where in (own, folder):
+        files.append(
+            read_head(released.import_head(where, "pocket", tmp_path / where.name / "h"), "dflash", pocket, None)
+        )
+        (folder / "config.json").write_text(json.dumps(facts))
+    assert files[0].trained["layers"] == files[1].trained["layers"] == [1, 5, 9]
+    assert {**files[0].trained, "released": ""} == {**files[1].trained, "released": ""}
+    assert files[0].hashes() == files[1].hashes()
+    for changes, words in (
+        ({"draft_vocab_size": 64}, "it drafts 64 of 2048 tokens, which is not supported"),
+        ({"sample_from_anchor": True}, "sample_from_anchor is True"),
+        ({"speculators_model_type": "dspark"}, "its head is of DSpark"),
+    ):
+        (folder / "config.json").write_text(json.dumps({**facts, **changes}))
+        with one_line_error(words):
+            released.import_head(folder, "pocket", tmp_path / "h2")
+
+
 @pytest.mark.parametrize(
     ("change", "changes", "words"),
     [
+        (
+            lambda tensors: tensors.update({"lm_head.weight": torch.zeros(2048, 192)}),
+            {},
+            "lm_head.weight is not the target",
+        ),
         (None, {"hidden_size": 96}, "q_proj.weight is 128 x 192, and its config.json says 128 x 96"),
         (None, {"num_target_layers": 36}, "reads layers [1, 5, 9] of 36, but the target of pocket has 12"),
         (None, {"dflash_config": {"mask_token_id": 7, "target_layer_ids": [1, 5, 12]}}, "[1, 5, 12] of 12, but the"),

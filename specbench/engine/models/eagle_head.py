@@ -145,12 +145,15 @@ class EagleLayer(nn.Module):
 
 
 class EagleHead(LayerHead):
-    """The head of EAGLE-3: it reads three of the target's hidden states, and carries its last state (before `norm`)."""
+    """The head of EAGLE-3: it reads three of the target's hidden states, and carries its last state (before `norm`).
 
-    def __init__(self, config: LlamaConfig, ids: Tensor, embedding: nn.Module) -> None:
+    `reads` is the width of the three together, if they are not as wide as the head.
+    """
+
+    def __init__(self, config: LlamaConfig, ids: Tensor, embedding: nn.Module, reads: int | None = None) -> None:
         super().__init__(config, ids, embedding)
         width = config.hidden_size
-        self.fc = nn.Linear(3 * width, width, bias=False)
+        self.fc = nn.Linear(reads or 3 * width, width, bias=False)
         self.midlayer = EagleLayer(config)
         self.norm = LlamaRMSNorm(width, config.rms_norm_eps)
         self.lm_head = nn.Linear(width, config.vocab_size, bias=False)

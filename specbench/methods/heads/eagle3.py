@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specbench.config import Settings as Base
@@ -35,7 +35,10 @@ class Settings(Base):
     head: str = Field(description="trained head: a file, or `auto` (the one that ships with the pair)")
 
 
+EMBEDDING = "embed_tokens.weight"  # of heads that are not as wide as their target, and so bring their own
+
 # The tensors of a head file, by the names of the released checkpoints; -1: sizes that `eagle_head` checks together.
+# EMBEDDING may be there too.
 SHAPES = {
     **{f"midlayer.self_attn.{name}_proj.weight": (-1, -1) for name in "qkvo"},
     **{f"midlayer.mlp.{name}_proj.weight": (-1, -1) for name in ("gate", "up", "down")},
@@ -248,17 +251,22 @@ def eagle_head(head: Head, target: PreTrainedModel, vocabulary: int, where: torc
 
     Raises UserError where its tensors disagree.
     """
-    tensors = {name: tensor for name, tensor in head.tensors.items() if name != "d2t"}
-    offsets = head.tensors["d2t"]
-    ids = torch.arange(len(offsets)) + offsets.long()
-    inner, drafted = tensors["midlayer.mlp.gate_proj.weight"].shape[0], tensors["lm_head.weight"].shape[0]
-    width = target.config.get_text_config().hidden_size
     with refuse_damaged(KIND):
+        tensors = {name: tensor for name, tensor in head.tensors.items() if name not in ("d2t", EMBEDDING)}
+        offsets = head.tensors["d2t"]
+        ids = torch.arange(len(offsets)) + offsets.long()
+        inner, drafted = tensors["midlayer.mlp.gate_proj.weight"].shape[0], tensors["lm_head.weight"].shape[0]
+        own, width = head.tensors.get(EMBEDDING), target.config.get_text_config().hidden_size
+        reads = 3 * width
         if len(ids) != drafted or not rising(ids, vocabulary):
             raise ValueError("d2t does not map its tokens to the target's")
         with torch.random.fork_rng(devices=[]):
-            borrowed = copied([target.get_input_embeddings()], where)
-            model = EagleHead(config_of(width, inner, drafted, head.trained["config"]), ids, *borrowed)
+            if own is None:
+                (embedding,) = copied([target.get_input_embeddings()], where)
+            else:
+                embedding, width = nn.Embedding.from_pretrained(own), own.shape[1]
+                placed(embedding, target, where)
+            model = EagleHead(config_of(width, inner, drafted, head.trained["config"]), ids, embedding, reads)
         model.load_state_dict(tensors)
     placed(model, target, where)
     return model
@@ -272,7 +280,7 @@ def rising(ids: torch.Tensor, vocabulary: int) -> bool:
 def loaded(file: str, pair: Pair) -> tuple[EagleHead, dict[str, str]]:
     """The head of a file, or the one that ships with the pair, and its hashes. Raises UserError if it does not fit."""
     target, vocabulary, where = check_target(pair), pair.vocabulary, pair.draft_device
-    return load_once(file, KIND, pair, SHAPES, lambda head: eagle_head(head, target, vocabulary, where))
+    return load_once(file, KIND, pair, None, lambda head: eagle_head(head, target, vocabulary, where))
 
 
 def head_session(model: LayerHead, pair: Pair, watch: Watch) -> Session:

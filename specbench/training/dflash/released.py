@@ -1,8 +1,9 @@
-"""Imports block drafters that others trained: DFlash (z-lab/dflash, and trainers of its format), DFlare (AngelSlim).
+"""Imports block drafters: DFlash (z-lab/dflash; SpecForge's and speculators' of its format), DFlare (AngelSlim).
 
 A checkpoint is a folder with config.json and model.safetensors or pytorch_model.bin, or a name on the hub. It has
 layers as Qwen 3 has them, `norm`, `hidden_norm`, and `fc` (DFlash) or `layer_fusion_weights` (DFlare). Its slots read
-the target's embedding of a token that stands for a mask; a head file holds that embedding.
+the target's embedding of a token that stands for a mask; a head file holds that embedding. speculators stores copies of
+the target's embedding and output layer beside them.
 """
 
 from collections.abc import Mapping
@@ -23,16 +24,20 @@ from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import load_pair as load_models
 from specbench.methods.blocks.dflash import KIND, MIXED, block_head
 from specbench.methods.heads.eagle3 import check_target
-from specbench.training.released import LayerConfig, check_tensors, read_tensors
+from specbench.training.released import LayerConfig, check_tensors, is_copy, read_tensors
+from specbench.training.released_forms import in_one_form
 
 NAMES = {KIND: "DFlash", MIXED: "DFlare"}
+COPIES = ("embed_tokens.weight", "lm_head.weight")  # of the target's layers, which speculators stores
+LEFT_OUT = (*COPIES, "d2t", "t2d", "verifier_lm_head.weight", "verifier_norm.weight")
 REMEDY = "name a head that the authors of {} released, or one of the same form"
 
 
 class Config(LayerConfig):
     """The fields of a head's config.json that are needed. Some trainers write those of `dflash_config` beside it."""
 
-    block_size: int = Field(ge=2)
+    block_size: int | None = None
+    draft_vocab_size: int | None = None
     num_target_layers: int | None = Field(default=None, ge=1)
     dflash_config: dict[str, Any] = Field(default={})
     mask_token_id: int | None = None
@@ -53,6 +58,13 @@ class Config(LayerConfig):
             raise ValueError("it does not say which layers of the target it reads (target_layer_ids)")
         return read
 
+    def block(self) -> int:
+        """The tokens of a block. Raises ValueError if it does not say."""
+        size = self.own("block_size")
+        if type(size) is not int or size < 2:
+            raise ValueError("it does not say how many tokens a block has (block_size, 2 or more)")
+        return size
+
     def mask(self) -> int:
         """The token that stands for a mask. Raises ValueError if it does not say."""
         token = self.own("mask_token_id")
@@ -64,6 +76,8 @@ class Config(LayerConfig):
         """As `LayerConfig.in_head_file`; every layer must read the whole text."""
         if self.use_sliding_window or set(self.layer_types or ()) - {"full_attention"}:
             raise ValueError("some of its layers read a window of the text, which is not supported")
+        if self.draft_vocab_size not in (None, self.vocab_size):
+            raise ValueError(f"it drafts {self.draft_vocab_size} of {self.vocab_size} tokens, which is not supported")
         return super().in_head_file()
 
 
@@ -82,14 +96,18 @@ def import_head(checkpoint: str | Path, pair: str, out: Path | None, kind: str =
     target = check_target(loaded, kind)
     try:
         fits(config, target, f"{checkpoint}", pair)
+        for copied, module in zip(COPIES, (target.get_input_embeddings(), target.get_output_embeddings()), strict=True):
+            if copied in tensors and not is_copy(tensors[copied], module):
+                raise ValueError(f"its {copied} is not the target's")
         with torch.no_grad():
             masked = target.get_input_embeddings()(torch.tensor([config.mask()], device=target.device))[0]
-        tensors = {name: tensor.float() for name, tensor in tensors.items()} | {"mask": masked.float().cpu()}
+        tensors = {name: tensor.float() for name, tensor in tensors.items() if name not in LEFT_OUT}
+        tensors["mask"] = masked.float().cpu()
         trained = {
             "released": name,
             "config": config.in_head_file(),
             "layers": config.layers_read(),
-            "block": config.block_size,
+            "block": config.block(),
         }
         block_head(Head(kind, tensors, trained), target)  # raises if it cannot be read
     except ValueError as error:
@@ -122,10 +140,10 @@ def read_released(folder: Path, kind: str) -> tuple[Config, Mapping[str, Tensor]
     """The configuration of a released head, and its tensors. Raises UserError."""
     stored = read_tensors(folder)
     path, remedy = folder / "config.json", REMEDY.format(NAMES[kind])
-    config = validated(Config, read_object(path), str(path))
+    config = validated(Config, in_one_form(read_object(path), str(path), kind), str(path))
     try:
         attention, read = config.in_head_file(), len(config.layers_read())
-        config.mask()
+        config.mask(), config.block()
     except ValueError as error:
         raise UserError(f"{path}: {error}; {remedy}") from None
     width, inner, size = config.hidden_size, config.intermediate_size, attention["head_dim"]
@@ -142,7 +160,7 @@ def read_released(folder: Path, kind: str) -> tuple[Config, Mapping[str, Tensor]
     wanted = {f"layers.{i}.{name}": shape for i in range(count) for name, shape in layer.items()}
     wanted |= {"norm.weight": (width,), "hidden_norm.weight": (width,)}
     wanted |= {"layer_fusion_weights": (count, read)} if kind == MIXED else {"fc.weight": (width, read * width)}
-    check_tensors(folder, stored, wanted, NAMES[kind], remedy)
+    check_tensors(folder, stored, wanted, NAMES[kind], remedy, LEFT_OUT)
     return config, stored
 
 

@@ -21,7 +21,7 @@ from specbench.engine.models.pair import load_pair as load_models
 from specbench.methods.heads.eagle import feature_head
 from specbench.methods.heads.eagle3 import check_target
 from specbench.training.released import (
-    LayerConfig,
+    EagleLayer,
     attention_shapes,
     check_reads,
     check_tensors,
@@ -33,7 +33,7 @@ KINDS = ("eagle", "hass")
 REMEDY = "name the folder of a head that the authors of EAGLE released, or one of the same form"
 
 
-class Config(LayerConfig):
+class Config(EagleLayer):
     """The fields of a head's config.json that are needed."""
 
     bias: bool | None = None  # of `fc`; None: true in the official code, and here what the checkpoint has
@@ -77,7 +77,7 @@ def import_head(checkpoint: Path, pair: str, out: Path | None, kind: str = KINDS
 
 def read_released(folder: Path) -> tuple[Config, Mapping[str, Tensor]]:
     """The configuration of a released head, and its tensors by their names there. Raises UserError."""
-    config, stored, wanted = read_head(folder, Config, shapes, REMEDY)
+    config, stored, wanted = read_head(folder, Config, shapes, REMEDY, KINDS[0])
     if (config.bias is None and "fc.bias" not in stored) or config.bias is False:
         del wanted["fc.bias"]
     check_tensors(folder, stored, wanted, "EAGLE", REMEDY, ("embed_tokens.weight",))

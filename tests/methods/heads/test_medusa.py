@@ -367,11 +367,52 @@ def test_checkpoints_that_are_refused(tmp_path, pocket, monkeypatch, kind, chang
     assert not (tmp_path / "h.safetensors").exists()
 
 
-def test_heads_beyond_those_that_the_configuration_names_are_left_out(tmp_path, pocket, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "told", "held", "used"), [("medusa", 2, 6, 5), ("medusa", 2, 5, 5), ("hydra", 1, 2, 1)]
+)
+def test_how_many_of_the_heads_of_a_file_are_used(tmp_path, pocket, monkeypatch, kind, told, held, used):
+    """As in the official code: five of Medusa's, whose first config.json says 2; of Hydra's as config.json says."""
     monkeypatch.setattr(released, "load_models", lambda *_: pocket)
-    folder, _ = checkpoint(tmp_path / "heads", "medusa", medusa_num_heads=1)
-    file = released.import_head(folder, "pocket", tmp_path / "h.safetensors", "medusa")
-    assert len(read_head(file, "medusa", pocket, None).trained["accuracies"]) == 1
+
+    def more(tensors):
+        for name in [name for name in tensors if name.startswith("1.")]:
+            tensors |= {f"{head}{name[1:]}": tensors[name].clone() for head in range(2, held)}
+
+    folder, _ = checkpoint(tmp_path / "heads", kind, change=more, **{f"{kind}_num_heads": told})
+    file = released.import_head(folder, "pocket", tmp_path / "h.safetensors", kind)
+    assert len(read_head(file, kind, pocket, None).trained["accuracies"]) == used
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_that_share_their_tensors(tmp_path, pocket, monkeypatch, kind):
+    """The authors' `[ResBlock(...)] * n` repeats one block: in the file, each of the n has the same tensors."""
+    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    layers = 2 if kind == "medusa" else 3
+
+    def twice(tensors):
+        for head in range(2):
+            if kind == "medusa":
+                tensors[f"{head}.2.weight"] = tensors.pop(f"{head}.1.weight")
+                for name in ("weight", "bias"):
+                    tensors[f"{head}.1.linear.{name}"] = tensors[f"{head}.0.linear.{name}"]
+            else:
+                block = {"weight": torch.randn(192, 192) * 0.05, "bias": torch.randn(192) * 0.05}
+                for name, tensor in block.items():
+                    tensors |= {f"hydra_mlp.{head}.{number}.linear.{name}": tensor for number in (1, 2)}
+        for tensor in list(tensors.values()):  # in float32, where nothing is copied on the way
+            shared = [other for other in tensors if tensors[other] is tensor]
+            tensors |= dict.fromkeys(shared, tensor.float())
+
+    folder, tensors = checkpoint(tmp_path / "heads", kind, change=twice, **{f"{kind}_num_layers": layers})
+    file = released.import_head(folder, "pocket", tmp_path / "h.safetensors", kind)
+    values = {**config.load_method(kind).values, "head": str(file), "nodes": 5}
+    built = MODULE[kind].build(MODULE[kind].Settings(**values), pocket, Unwatched())
+    text, target = [5, 17, 900, 33, 210, 8], pocket.models["target"]
+    tokens, rounds = decode(built, text, 8)
+    assert tokens == oracle.greedy(target, text, 8)
+    weights = {name: tensor.double() for name, tensor in tensors.items()}
+    expected = naive.rounds(weights, target, released.ASSUMED[:2], [*text, *rounds[0].tokens], 1, 5)
+    assert [round_.verdict.drafted for round_ in rounds[1:2]] == [one.drafted for one in expected]
 
 
 @pytest.mark.long
