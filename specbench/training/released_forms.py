@@ -44,9 +44,9 @@ def in_one_form(facts: Mapping[str, Any], path: str, kind: str) -> dict[str, Any
         return dict(facts)
     if facts[TYPE] != kind:
         raise UserError(f"{path}: its head is of {facts[TYPE]!s:.40}, not of {kind}; {remedy}")
-    layer = facts.get("transformer_layer_config")
+    layer: Any = facts.get("transformer_layer_config")
     try:
-        whole = CONFIG_MAPPING[layer.get("model_type", "qwen3")](**layer).to_dict()  # type: ignore[union-attr]
+        whole = CONFIG_MAPPING[layer.get("model_type", "qwen3")](**layer).to_dict()
     except Exception as error:  # whatever transformers makes of fields that do not fit
         reason = " ".join(str(error).split())[:80]
         raise UserError(f"{path}: transformer_layer_config says no layer ({reason}); {remedy}") from None

@@ -22,15 +22,14 @@ from specbench.engine.speculate import speculate
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.drafting import bounded
-from specbench.methods.lookup.pld import Index
 from specbench.methods.trees.rsd import refuse_long
 
 
 class Settings(Base):
     ngram: int = Field(ge=1, description="tokens of the longest n-gram that is looked up, with the candidate")
     shortest: int = Field(ge=1, description="tokens of the shortest; it is looked up where no longer one is found")
-    gamma: int = Field(ge=1, description="tokens that are taken of what followed the last token (γ)")
-    nodes: int = Field(ge=1, description="the most tokens of a tree")
+    gamma: int = Field(ge=1, description="tokens that are noted of what followed an n-gram (γ)")
+    nodes: int = Field(ge=2, description="the most tokens of a tree, with the last committed one")
     ranks: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         description="candidates of rank 1 to the first number, from there to the second, and so on"
     )
@@ -45,6 +44,34 @@ class Settings(Base):
         return self.lengths[sum(rank > last for last in self.ranks)]
 
 
+class Pool:
+    """What followed each n-gram of a text where it occurred last, unless less is known there than elsewhere.
+
+    As `Pool` of the official code: after the prompt, only the n-grams that begin in the last 2γ tokens are noted again.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.tokens: list[int] = []
+        self.after: dict[Ngram, Ngram] = {}
+
+    def extend(self, tokens: list[int]) -> None:
+        gamma, began = self.settings.gamma, bool(self.tokens)
+        self.tokens += tokens
+        for start in range(max(0, len(self.tokens) - 2 * gamma) if began else 0, len(self.tokens)):
+            for end in range(start + 1, min(start + self.settings.ngram + 1, len(self.tokens))):
+                key, following = tuple(self.tokens[start:end]), tuple(self.tokens[end : end + gamma])
+                if len(following) >= len(self.after.get(key, ())):
+                    self.after[key] = following
+
+    def following(self, text: list[int]) -> Ngram:
+        """What followed the longest known n-gram at the end of a text; empty if none is known."""
+        for length in range(min(self.settings.ngram, len(text)), self.settings.shortest - 1, -1):
+            if found := self.after.get(tuple(text[-length:])):
+                return found
+        return ()
+
+
 class LogitDrafter:
     """Drafts what followed the end of the text, then each candidate and what followed it, until a tree is full.
 
@@ -56,7 +83,7 @@ class LogitDrafter:
         self.lengths = Lengths()
 
     def begin(self, prompt: list[int]) -> None:
-        self.index = Index(self.settings.ngram, self.settings.shortest, ahead=1, latest=True)
+        self.pool = Pool(self.settings)
 
     def prefill(self, target: Session, prompt: list[int]) -> Scored:
         scored = target.restart(prompt)
@@ -71,31 +98,27 @@ class LogitDrafter:
 
     def see(self, logits: torch.Tensor) -> None:
         """Note the likeliest tokens by logits [V] that gave the last committed token, one of which is that token."""
-        self.likeliest = logits.topk(min(self.settings.nodes + 1, logits.shape[-1])).indices
+        self.likeliest = logits.topk(min(self.settings.nodes, logits.shape[-1])).indices
 
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """A tree of point masses at any temperature."""
-        settings, index = self.settings, self.index
-        index.extend(context[len(index.tokens) :])
-        candidates = [token for token in self.likeliest.tolist() if token != context[-1]]
-        before = context[max(0, len(context) - settings.ngram + 1) :] if settings.ngram > 1 else []
-        texts = [self.following(context[-settings.ngram :], gamma)]
-        for rank, token in enumerate(candidates, 1):
-            length = settings.length(rank)
-            texts.append((token, *self.following([*before, token], length - 1)))
-        tokens, parents = trie(prefixes(texts, settings.nodes))
+        settings, pool = self.settings, self.pool
+        pool.extend(context[len(pool.tokens) : -1])  # the last token has no state yet
+        end = context[-settings.ngram :]
+        texts = [pool.following(end)]
+        for rank, token in enumerate((token for token in self.likeliest.tolist() if token != context[-1]), 1):
+            texts.append((token, *pool.following([*end, token]))[: settings.length(rank)])
+        tokens, parents = trie(prefixes(texts, settings.nodes - 1))
         return Draft(torch.tensor(tokens, dtype=torch.long, device=self.device), None, parents if tokens else None)
-
-    def following(self, text: list[int], count: int) -> Ngram:
-        """At most `count` tokens that followed the end of `text` where it occurred last."""
-        start = self.index.find(text) if count else None
-        return () if start is None else tuple(self.index.tokens[start : start + count])
 
 
 def prefixes(texts: Iterable[Ngram], most: int) -> list[Ngram]:
-    """The first `most` different prefixes of texts, in their order, each after its own prefixes."""
-    every = dict.fromkeys(text[:length] for text in texts for length in range(1, len(text) + 1))
-    return list(islice(every, most))
+    """The different prefixes of the first texts that have `most` tokens together; of the last one, as many as fit.
+
+    Tokens that texts share are counted for each of them: the official code drafts them several times.
+    """
+    every = ((*text[: place + 1],) for text in texts for place in range(len(text)))
+    return list(dict.fromkeys(islice(every, most)))
 
 
 class LogitSpec(Stateless):
@@ -106,7 +129,7 @@ class LogitSpec(Stateless):
     def __init__(self, target: Session, settings: Settings) -> None:
         self.target, self.settings = target, settings
         self.drafter = LogitDrafter(settings, target.device)
-        self.reach = 1 + settings.nodes
+        self.reach = settings.nodes
 
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
         drafter, gamma = self.drafter, self.settings.gamma
@@ -117,5 +140,5 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """Uses only the pair's target. Raises UserError for settings and rounds that do not fit."""
     if len(settings.lengths) != len(settings.ranks) + 1 or list(settings.ranks) != sorted(set(settings.ranks)):
         raise UserError("logitspec: ranks must increase, and lengths must have one more number; change one of them")
-    refuse_long(f"logitspec: its tree has up to {settings.nodes} tokens", settings.nodes, pair)
+    refuse_long(f"logitspec: its tree has up to {settings.nodes - 1} tokens", settings.nodes - 1, pair)
     return LogitSpec(pair.session("target", watch), settings)

@@ -1,0 +1,54 @@
+"""Makes logitspec.json: drafts of LogitSpec's own code. Call with a folder that holds a checkout of it:
+
+python tests/official/logitspec.py LOGITSPEC tests/official/logitspec.json
+
+LOGITSPEC is github.com/smart-lty/LogitSpec at 659bba9c. Its file model/logitspec/generate_drafts_util.py is read;
+called are Pool and generate_draft_tokens, as logitspec_generate calls them, with the defaults of its evaluation.
+"""
+
+import importlib.util
+import json
+import random
+import sys
+from pathlib import Path
+
+import torch
+
+SIZE = 90  # of the vocabulary
+
+
+def case(number: int, official) -> dict:
+    """A prompt, tokens that are committed round by round, and what is drafted at the end."""
+    rng = random.Random(number)
+    alphabet = 2 + number % 7  # the fewer tokens a text has, the more often it repeats itself
+
+    def text(length):
+        if number % 3 == 2:
+            return [1 + place % (alphabet + 1) for place in range(length)]
+        return [rng.randrange(alphabet) for _ in range(length)]
+
+    prompt, rounds = text(rng.randrange(3, 60)), [text(rng.randrange(1, 22)) for _ in range(number % 6)]
+    pool = official.Pool(input_ids=list(prompt), max_ngram_size=3, num_pred_tokens=20)
+    for tokens in rounds:
+        pool.update_pool(list(tokens))
+    order = rng.sample(range(SIZE), SIZE)
+    if number % 4:  # the text goes on with what it holds
+        order.sort(key=lambda token: token > alphabet)
+    logits = torch.empty(1, SIZE)
+    logits[0, torch.tensor(order)] = torch.arange(SIZE, 0, -1.0)
+    whole = torch.tensor([[*prompt, *(token for tokens in rounds for token in tokens)]])
+    last, drafts, _ = official.generate_draft_tokens(pool.pool, whole, logits, 3, 64)
+    assert last == order[0]
+    return {"prompt": prompt, "rounds": rounds, "order": order, "drafts": [list(draft) for draft in drafts]}
+
+
+def main(checkout: str, out: str, count: str = "24") -> None:
+    spec = importlib.util.spec_from_file_location("o", Path(checkout, "model/logitspec/generate_drafts_util.py"))
+    official = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(official)
+    cases = [case(number, official) for number in range(int(count))]
+    Path(out).write_text("[\n" + ",\n".join(map(json.dumps, cases)) + "\n]\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
