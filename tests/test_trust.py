@@ -25,6 +25,7 @@ from specbench.tasks import code, sandbox
 from specbench.tasks.harness import TaskChoice, Tasks
 from specbench.tasks.sandbox import Isolation
 
+ROOT = Path(__file__).parents[1]
 here = command_line.here  # every test works in an empty folder
 SUITE = "description: one\ntasks: [{task: pocket_gsm8k, fewshot: 0, max_new_tokens: 4}]\n"
 CODE = "description: programs\ntasks: [{task: pocket_humaneval, fewshot: 0, max_new_tokens: 4}]\n"
@@ -561,30 +562,78 @@ def test_a_name_of_a_file_that_becomes_a_path_is_made_safe():
 # The code itself ------------------------------------------------------------------------------------------------------
 
 
-def calls() -> list[tuple[Path, str, dict[str, ast.expr]]]:
-    """Every call in the package: file, dotted name, keywords."""
-    results = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-                results.append((path.relative_to(PACKAGE), ast.unparse(node.func), keywords))
+UNPICKLING = {"pickle.load", "pickle.loads", "pickle.Unpickler", "joblib.load", "pandas.read_pickle", "shelve.open"}
+UNPICKLING |= {f"{package}.{name}" for package in ("dill", "cloudpickle", "_pickle") for name in ("load", "loads")}
+EVALUATING = {"yaml.load", "yaml.unsafe_load", "yaml.full_load", "eval", "builtins.eval", "builtins.exec"}
+FORBIDDEN = UNPICKLING | EVALUATING
+Named = tuple[str, dict[str, ast.expr] | None]  # keywords of its call; None where it is not called
+
+
+def named(tree: ast.Module) -> list[Named]:
+    """Every dotted name that a module uses, by the name that its import gives it, with the keywords of its call."""
+    known: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            known |= {one.asname: one.name for one in node.names if one.asname}
+        elif isinstance(node, ast.ImportFrom):
+            known |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+    called = {node.func: node.keywords for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    results: list[Named] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            first, dot, rest = ast.unparse(node).partition(".")
+            keywords = {one.arg: one.value for one in called[node] if one.arg} if node in called else None
+            results.append((known.get(first, first) + dot + rest, keywords))
     return results
 
 
+def distrusted(tree: ast.Module, path: Path) -> list[str]:
+    """What a module does that unpickles, evaluates or trusts by itself."""
+    found = []
+    for name, keywords in named(tree):
+        given = {key: ast.unparse(value) for key, value in (keywords or {}).items()}
+        trusting = any(given.get(flag) == "True" for flag in ("trust_remote_code", "allow_pickle"))
+        loading = keywords is not None and name.endswith(".from_pretrained") and "pocket" not in path.parts
+        if (
+            name in FORBIDDEN
+            or (name == "exec" and "sandbox" not in path.parts)
+            or (name == "torch.load" and given.get("weights_only") != "True")
+            or (name == "numpy.load" and (keywords is None or "allow_pickle" in given))
+            or (loading and given.get("trust_remote_code") not in ("trust_remote_code", "False"))
+            or trusting
+        ):
+            found.append(f"{path}: {name}")
+    return found
+
+
 def test_nothing_unpickles_evaluates_or_trusts_by_itself():
-    forbidden = {"pickle.load", "pickle.loads", "joblib.load", "yaml.load", "yaml.unsafe_load", "eval"}
-    for path, name, keywords in calls():
-        assert name not in forbidden, (path, name)
-        assert name != "exec" or "sandbox" in path.parts, path
-        if name == "torch.load":
-            assert ast.unparse(keywords["weights_only"]) == "True", path
-        if name in ("np.load", "numpy.load"):
-            assert "allow_pickle" not in keywords, path
-        if name.endswith(".from_pretrained") and "pocket" not in path.parts:
-            assert ast.unparse(keywords["trust_remote_code"]) in ("trust_remote_code", "False"), path
-        for flag in ("trust_remote_code", "allow_pickle"):
-            assert ast.unparse(keywords.get(flag, ast.Constant(None))) != "True", (path, flag)
+    paths = [*sorted(PACKAGE.rglob("*.py")), *sorted((ROOT / "extras" / "specbench_extras").rglob("*.py"))]
+    paths = [path for path in paths if "tests" not in path.parts[len(ROOT.parts) :]]
+    assert len(paths) > 400
+    assert [one for path in paths for one in distrusted(ast.parse(path.read_text()), path)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from pickle import loads\nloads(b'')",
+        "import pickle as p\np.load(file)",
+        "import pickle\nread = pickle.loads",
+        "import pandas\npandas.read_pickle(path)",
+        "import pandas as pd\npd.read_pickle(path)",
+        "from torch import load\nload(path)",
+        "import torch as t\nt.load(path, weights_only=False)",
+        "import torch\nread = torch.load",
+        "import numpy as np\nnp.load(path, allow_pickle=allowed)",
+        "from yaml import unsafe_load as read\nread(text)",
+        "exec(text)",
+        "AutoModel.from_pretrained(name)",
+        "AutoModel.from_pretrained(name, trust_remote_code=True)",
+        "load_pair(spec, trust_remote_code=True)",
+    ],
+)
+def test_each_way_to_trust_is_seen(text):
+    assert len(distrusted(ast.parse(text), Path("module.py"))) == 1
 
 
 def test_the_pickle_of_these_tests_is_alive(mark):
