@@ -7,13 +7,16 @@ Each figure and the tests' report lie in files of the folder --out; a bench's fi
 import argparse
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-# Tests of these folders run on the device, unless they are named here with the reason.
+OWN = TESTS / "test_gpu_check.py"
+# Tests of these folders run on the device, unless they are named below with the reason; of all others, those of DEVICE.
 FOLDERS = (TESTS / "engine", TESTS / "methods", TESTS.parent / "extras")
+DEVICE = re.compile(r"\bDEVICE\b|is_available\(\), reason=\"no GPU\"")  # what a test reads that runs on the device
 TRAINS, READS = "trains, on the CPU", "reads a run"
 NOT_GATES = {
     "test_collaboration_settings.py": "reads settings",
@@ -21,7 +24,6 @@ NOT_GATES = {
     "test_eagle_head.py": "reads configurations",
     "test_folders.py": "reads files of the host",
     "test_heads.py": "reads files of the host",
-    "test_measure.py": "its clock is moved by hand",
     "test_csd_memory.py": "reads files of the host",
     "test_models.py": "reads files of the host",
     "test_openvino.py": "OpenVINO computes on the CPU",
@@ -46,8 +48,9 @@ WORKERS = min(12, os.cpu_count() or 1)  # each holds the device's context, half 
 
 def gates() -> list[Path]:
     """The files of the gate tests."""
-    paths = sorted(path for folder in FOLDERS for path in folder.rglob("test_*.py"))
-    return [path for path in paths if path.name not in NOT_GATES]
+    paths = {path for folder in FOLDERS for path in folder.rglob("test_*.py")}
+    paths |= {path for path in TESTS.rglob("test_*.py") if path != OWN and DEVICE.search(path.read_text())}
+    return sorted(path for path in paths if path.name not in NOT_GATES)
 
 
 def arguments() -> argparse.Namespace:

@@ -23,6 +23,7 @@ from transformers import LlamaForCausalLM
 
 from specbench.base.hub import PROXIES
 from specbench.cli import app
+from specbench.cli.analyze import all_analyses
 from specbench.config import SUITES
 
 pytestmark = pytest.mark.long
@@ -41,6 +42,7 @@ run --method sps --method rsd-constant --suite one.yaml --pair PAIR --temperatur
 run --method cos --suite one.yaml --pair pocket-duo --temperature 1 --out w
 run --method sps --method member --suite whole.yaml --pair pocket-weak --out weak
 run --method sps --method member --suite whole.yaml --out fair
+run --method pearl --suite one.yaml --out o2
 run --resume a
 run --method vanilla --suite one.yaml --shard 1/1 --out c
 join c
@@ -63,6 +65,11 @@ analyze tree t --nodes 4
 analyze frontier s --method sps
 analyze collaboration w
 analyze strength weak fair
+analyze drafts weak fair
+analyze overlap o2
+analyze mirror a --method sps
+analyze context a
+analyze losses draft --pair PAIR --suite one.yaml --documents 1
 analyze complementarity a --draft e
 analyze counterfactual b --states 1
 serving a
@@ -174,9 +181,9 @@ def somebodys(run: Path, folder: Path, name: str = "somebody/model") -> None:
 def test_every_command_is_among_them():
     known = {entry.name for entry in (*app.registered_commands, *app.registered_groups)}
     assert {words[0] for words in lines(HONEST, "")} == known
-    for group in app.registered_groups:
-        commands = {entry.name for entry in group.typer_instance.registered_commands}
-        assert {words[1] for words in lines(HONEST, "") if words[0] == group.name} == commands - OF_SERVERS
+    assert {group.name for group in app.registered_groups} <= {"analyze"}
+    analyses = {one.__name__.rstrip("_").replace("_", "-") for one in all_analyses()}
+    assert {words[1] for words in lines(HONEST, "") if words[0] == "analyze"} == analyses - OF_SERVERS
 
 
 def test_commands_on_local_data_reach_for_no_host(honest):
