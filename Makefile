@@ -12,8 +12,8 @@ DOCUMENTS ?= $(or $(LIMIT),$(if $(PAIR),,150))
 BATCH = $(if $(PAIR),,16)
 TIMED ?= 25
 
-.PHONY: real run test types short-tests test-long docs bench bench-peers server-test reproduce-tables fault-test fuzz determinism mutants gpu-check \
-  lock licences format clean
+.PHONY: real run test types short-tests test-long test-all docs bench bench-peers server-test reproduce-tables fault-test \
+  fuzz determinism mutants gpu-check lock licences format clean
 .DEFAULT_GOAL := run
 
 # All packages are locked with their hashes in tools/supply/; build tools first, since some dependencies come as source.
@@ -67,6 +67,12 @@ short-tests: $(STAMP)
 
 test-long: $(STAMP)  ## laws by many draws, walks, audits, every command of the documentation
 	$(TESTS) -m long
+
+test-all: $(STAMP)  ## all tests, with every extra installed, and what this machine could not run
+	-$(LOCKED) -r tools/supply/peers.txt
+	-$(LOCKED) -r tools/supply/workers.txt
+	-@$(MAKE) --no-print-directory $(REAL)
+	$(PROGRAM) tests/whole.py --out results/reference/tests.json
 
 docs: $(STAMP)  ## the documentation site, into build/docs/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/mkdocs.yml

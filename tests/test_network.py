@@ -122,7 +122,7 @@ def counted(place: Path, commands: list[list[str]]) -> dict:
     (place / "commands.json").write_text(json.dumps(commands))
     alone = subprocess.run([*ALONE, "true"], capture_output=True).returncode == 0 if shutil.which(ALONE[0]) else False
     done = subprocess.run(
-        [*(ALONE if alone else ()), sys.executable, TESTS / "offline.py", "commands.json"],
+        [*(ALONE if alone else ()), sys.executable, TESTS / "support" / "offline.py", "commands.json"],
         cwd=place,
         env=environment(place / "home"),
         capture_output=True,
