@@ -1,15 +1,17 @@
 """Token Recycling: the target's likeliest tokens after every token that it reads draft the next rounds. Lossless.
 
-Luo et al., arXiv 2408.08696. A matrix M holds k successors of each token, likeliest first. Every forward refreshes it:
-that of the prompt, and those of whole draft trees, rejected tokens included. A tree follows M from the last token on by
-a fixed template of ranks. No draft model, no training, no datastore.
+Luo et al., arXiv 2408.08696. A matrix M holds k successors of each token, likeliest first. Every forward of a draft
+tree refreshes it, rejected tokens included. A tree follows M from the last token on by a fixed template of ranks. No
+draft model, no training, no datastore.
 """
 
 import heapq
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from specbench.config import Settings as Base
@@ -19,7 +21,7 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.speculate import read_in_chunks, read_once, speculate
 from specbench.engine.trees import exact_tree
-from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Stateless, Watch
+from specbench.engine.types import Combination, Draft, Method, Round, Sampling, Scored, Watch
 from specbench.methods.trees.rsd import refuse_long
 
 CHUNK = 512  # tokens of a prompt that are read at a time: the logits of a long prompt would fill the memory
@@ -29,16 +31,35 @@ class Settings(Base):
     successors: int = Field(ge=1, description="the target's likeliest tokens that are kept after each token (k)")
     nodes: int = Field(ge=1, description="the most tokens of a tree")
     gamma: int = Field(ge=1, description="the most levels of a tree (γ)")
+    template: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        description="how many ranks follow each path of ranks, such as `0,1`; {}: the likeliest paths, if each rank is "
+        "half as likely as the one before"
+    )
+    unknown: Literal["zero", "none"] = Field(
+        description="what follows a token that was never read: token 0, as in a matrix of zeros, or nothing"
+    )
+    prompt: bool = Field(description="true: all tokens of a prompt teach successors; false: only its last one does")
+    memory: Literal["task", "text"] = Field(description="how long successors are kept: for all texts of a task, or one")
+
+    @field_validator("template")
+    @classmethod
+    def _of_nodes(cls, counts: dict[str, int]) -> dict[str, int]:
+        for path in counts:
+            above, _, rank = path.rpartition(",")
+            if path and not (rank.isdecimal() and int(rank) < counts.get(above, 0)):
+                raise PydanticCustomError("template", f"{path} is no node, so nothing can follow it")
+        return counts
 
 
 class Successors:
-    """The matrix M of one text: for each token that the target has read, the k likeliest next ones, best first.
+    """The matrix M: for each token that the target has read, the k likeliest next ones, best first.
 
     A token that was read several times has the successors of its last reading; within a forward, of its last place.
+    `unknown` are those of tokens that were never read.
     """
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, unknown: Sequence[int] = ()) -> None:
+        self.count, self.unknown = count, list(unknown)
         self._rows: dict[int, list[int]] = {}
         self._read: list[tuple[Tensor, Tensor]] = []  # on their way to the host: tokens [n], successors [n, k]
 
@@ -67,20 +88,44 @@ class Successors:
         return Scored(scored.logits, hidden=torch.cat(states) if states else None)
 
     def of(self, token: int) -> list[int]:
-        """The successors of a token; none if the target has not read it. Call it after a wait for the device."""
+        """The successors of a token, best first. Call it after a wait for the device."""
+        return self.rows().get(token, self.unknown)
+
+    def rows(self) -> dict[int, list[int]]:
+        """All that is known. Call it after a wait for the device."""
         for tokens, best in self._read:
             self._rows.update(zip(tokens.tolist(), best.tolist(), strict=True))
         self._read.clear()
-        return self._rows.get(token, [])
+        return self._rows
+
+    def forget_last(self) -> None:
+        """Forget what the last forward taught, if nothing was asked since."""
+        del self._read[-1:]
 
 
-def template(nodes: int, levels: int, ranks: int) -> list[tuple[int, int]]:
+Template = list[tuple[int, int]]  # (parent, rank) of each node, a parent before its children
+
+
+def of_counts(counts: Mapping[str, int], settings: Settings) -> Template:
+    """The tree of a setting `template`, level by level; of too many nodes those that are likeliest for `template`."""
+    paths: list[tuple[int, ...]] = [()]
+    for path in paths:
+        if len(path) < settings.gamma:
+            children = counts.get(",".join(map(str, path)), 0)
+            paths += ((*path, rank) for rank in range(min(children, settings.successors)))
+    chosen = sorted(paths[1:], key=lambda path: (sum(path) + len(path), len(path), path))[: settings.nodes]
+    ordered = sorted(chosen, key=lambda path: (len(path), path))
+    places = {path: place for place, path in enumerate(ordered)}
+    return [(places.get(path[:-1], -1), path[-1]) for path in ordered]
+
+
+def template(nodes: int, levels: int, ranks: int) -> Template:
     """The `nodes` likeliest paths of ranks as a tree: (parent, rank) of each node, a parent before its children.
 
     The token of rank r = 0, 1, … is taken to be right with the probability 2^-(r + 1), so that a path is the likelier
     the smaller the sum of its ranks, each counted from 1. Of equal paths the shorter goes first, then smaller ranks.
     """
-    tree: list[tuple[int, int]] = []
+    tree: Template = []
     heap: list[tuple[int, int, tuple[int, ...], int]] = [(rank + 1, 1, (rank,), -1) for rank in range(ranks)]
     while heap and len(tree) < nodes:
         total, level, path, parent = heapq.heappop(heap)
@@ -96,15 +141,22 @@ class Recycler:
 
     def __init__(self, settings: Settings, device: torch.device) -> None:
         self.settings, self.device = settings, device
-        self.template = template(settings.nodes, settings.gamma, settings.successors)
+        computed = template(settings.nodes, settings.gamma, settings.successors)
+        self.template = of_counts(settings.template, settings) if settings.template else computed
         self.lengths = Lengths()
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing."""
+        self.successors = Successors(self.settings.successors, (0,) if self.settings.unknown == "zero" else ())
 
     def begin(self, prompt: list[int]) -> None:
-        """Start on a new text. Its `successors` are set by the prefill, which comes later."""
-        self.successors = Successors(self.settings.successors)
+        """Start on a new text."""
+        if self.settings.memory == "text":
+            self.forget()
 
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
-        """A tree of point masses at any temperature. Paths through tokens that the target has not read end there."""
+        """A tree of point masses at any temperature."""
         tokens, parents = grow(self.successors, context[-1], self.template)
         ids = torch.tensor(tokens, dtype=torch.long, device=self.device)
         return Draft(ids, None, parents if tokens else None)
@@ -134,9 +186,13 @@ def grow(
     return tokens, tuple(parents)
 
 
-class Recycling(Stateless):
-    """Token Recycling with a matrix that is new for each text (the official code keeps it from text to text)."""
+State = list[list[int]]  # a row for each token that was read: the token, then its successors
 
+
+class Recycling:
+    """Token Recycling."""
+
+    combination: Combination | None = None
     penalised = True
     lossless = True
 
@@ -152,10 +208,45 @@ class Recycling(Stateless):
         )
 
     def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        return self.drafter.successors.read(target, prompt)
+        if self.settings.prompt:
+            return self.drafter.successors.read(target, prompt)
+        scored = target.restart(prompt)
+        self.drafter.successors.learn(torch.tensor(prompt[-1:]), scored.logits[-1:])
+        return scored
 
     def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
         return self.drafter.successors.learn_tree(recent, draft, read_once(target, recent, draft))
+
+    def inputs(self) -> dict[str, str]:
+        return {}
+
+    def check(self, sampling: Sampling) -> None: ...
+
+    def ended(self, last: Round) -> None:
+        """Forget what the last forward taught if the text ended within its draft, as the official code does."""
+        if last.truncated:
+            self.drafter.successors.forget_last()
+
+    def reset(self, task: str = "") -> None:
+        self.drafter.forget()
+
+    def state(self) -> State | None:
+        """What is known of each token; None where it is forgotten after each text."""
+        if self.settings.memory == "text":
+            return None
+        return [[token, *best] for token, best in sorted(self.drafter.successors.rows().items())]
+
+    def restore(self, state: Any) -> None:
+        if state is not None and state != self.state():
+            self.drafter.forget()
+            self.drafter.successors.rows().update({token: best for token, *best in state})
+
+    def added(self, state: Any, before: Any, after: Any) -> Any:
+        if state is None:
+            return None
+        known, unchanged = {row[0]: row[1:] for row in state}, set(map(tuple, before))
+        known.update({row[0]: row[1:] for row in after if tuple(row) not in unchanged})
+        return [[token, *best] for token, best in sorted(known.items())]
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:

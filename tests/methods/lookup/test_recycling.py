@@ -1,5 +1,6 @@
-"""Token Recycling: its template, its matrix and its trees by hand, a decoder without cache, and the target's law."""
+"""Token Recycling: its trees by hand and as of its own code, a decoder without cache, and the target's law."""
 
+import json
 import math
 
 import oracle
@@ -9,6 +10,7 @@ from builders_engine import build, lonely
 from cases import mostly_long
 from gates import DEVICE, GREEDY, decode
 from law import Fit, fit
+from official_cases import official_cases
 from recalled import recalled
 from refusals import one_line_error
 
@@ -16,9 +18,64 @@ from specbench import config
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling, Scored
 from specbench.methods.lookup import recycling
-from specbench.methods.lookup.recycling import Recycling, Settings, Successors, grow, template
+from specbench.methods.lookup.recycling import Recycler, Recycling, Settings, Successors, grow, template
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
+PLAIN = {"template": {}, "unknown": "none", "prompt": True, "memory": "text"}
+
+
+def sized(**changes) -> Settings:
+    return Settings(**{**PLAIN, **changes})
+
+
+def test_trees_are_those_of_its_own_code():
+    """Of three texts one after the other. Siblings that are all token 0, since nothing is known, are one here."""
+    stored = official_cases("recycling")
+    drafter = Recycler(Settings(**config.load_method("recycling").values), torch.device("cpu"))
+    parents, trees = stored["parents"], 0
+    for text in stored["texts"]:
+        drafter.begin(text["prompt"])
+        done = len(text["prompt"]) - 1
+        for tree in text["trees"]:
+            draft = drafter.propose([tree[0]], 6, GREEDY, torch.Generator())
+            assert set(paths(draft.tokens.tolist(), draft.parents)) == set(paths(tree[1:], parents))
+            levels = [len(path) for path in paths(draft.tokens.tolist(), draft.parents)]
+            places = [done, *(done + level for level in levels)]
+            tokens = [tree[0], *draft.tokens.tolist()]
+            rows = [official_scores(token, place) for token, place in zip(tokens, places, strict=True)]
+            if tree is not text["trees"][-1]:  # the text ended within its draft
+                drafter.successors.learn(torch.tensor(tokens), torch.tensor(rows))
+            at, known = (), dict(zip(paths(draft.tokens.tolist(), draft.parents), range(1, len(rows)), strict=True))
+            while True:
+                row = rows[known[at] if at else 0]
+                done, at = done + 1, (*at, row.index(max(row)))
+                if at not in known:
+                    break
+            trees += 1
+    assert trees == 49
+
+
+def official_scores(token: int, place: int) -> list[float]:
+    """The model of tests/official/recycling.py."""
+    mixed = (token * token + 3, 29 * (place % 5))
+    return [(mixed[0] * (word + 5) * (word + 11) + mixed[1] * word) % 4999 + word / 64 for word in range(40)]
+
+
+def paths(tokens, parents) -> list[tuple[int, ...]]:
+    every: list[tuple[int, ...]] = []
+    for token, parent in zip(tokens, parents, strict=True):
+        every.append((*(every[parent] if parent >= 0 else ()), token))
+    return every
+
+
+def test_a_smaller_template_has_its_likeliest_nodes():
+    """By sums of ranks counted from 1: 0; 1 and 0-0; 0-1, whose sum is 3. Level by level."""
+    counts = {"": 2, "0": 2, "0,0": 1}
+    assert Recycler(sized(successors=8, nodes=4, gamma=6, template=counts), torch.device("cpu")).template == [
+        *((-1, 0), (-1, 1)),
+        *((0, 0), (0, 1)),
+    ]
+    assert len(Recycler(sized(successors=1, nodes=9, gamma=2, template=counts), torch.device("cpu")).template) == 2
 
 
 def test_a_template_by_hand():
@@ -78,7 +135,7 @@ def test_rounds_by_hand():
 
     Then 5 → 6 7 is known, but not 6, and so on, until the numbers come again: after 5, all of 6 to 1 are known.
     """
-    method = Recycling(Counting(), Settings(successors=2, nodes=6, gamma=3))
+    method = Recycling(Counting(), sized(successors=2, nodes=6, gamma=3))
     _, rounds = decode(method, [4], 20)
     assert [round_.tokens for round_ in rounds[:11]] == [[5], [6], [7], [8], [9], [0], [1], [2], [3], [4], [5, 6, 7, 8]]
     assert [round_.drafted for round_ in rounds[:11]] == [0] * 10 + [6]
@@ -121,7 +178,7 @@ def slowly(model, prompt, count, settings):
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="the reference is slow")
 def test_texts_and_trees_equal_a_decoder_without_cache():
-    model, settings = oracle.tiny("llama", seed=3, vocab=16), Settings(successors=3, nodes=10, gamma=3)
+    model, settings = oracle.tiny("llama", seed=3, vocab=16), sized(successors=3, nodes=10, gamma=3)
     for prompt in oracle.prompts(2, length=12, vocab=16, seed=5):
         expected, trees = slowly(model, prompt, 24, settings)
         tokens, rounds = decode(Recycling(Session(model, "target"), settings), prompt, 24)
@@ -132,9 +189,10 @@ def test_texts_and_trees_equal_a_decoder_without_cache():
 
 def test_a_long_prompt_is_read_in_chunks(monkeypatch):
     model, prompt = oracle.tiny("llama", seed=3, vocab=16).to(DEVICE), [1, 5, 2, 9, 3, 3, 8]
-    one = [decode(Recycling(Session(model, "target"), Settings(successors=3, nodes=10, gamma=3)), prompt, 12)]
+    settings = sized(successors=3, nodes=10, gamma=3)
+    one = [decode(Recycling(Session(model, "target"), settings), prompt, 12)]
     monkeypatch.setattr(recycling, "CHUNK", 3)
-    one.append(decode(Recycling(Session(model, "target"), Settings(successors=3, nodes=10, gamma=3)), prompt, 12))
+    one.append(decode(Recycling(Session(model, "target"), settings), prompt, 12))
     drafted = [[r.verdict.drafted for r in rounds[1:]] for _, rounds in one]
     assert one[0][0] == one[1][0] and drafted[0] == drafted[1]
 
@@ -144,7 +202,7 @@ VOCABULARY, PROMPT = 4, [1, 3, 2, 0]
 
 def drawn(sampling: Sampling, draws: int = 500) -> Fit:
     model = oracle.tiny("llama", seed=1, vocab=VOCABULARY).to(DEVICE)
-    method = Recycling(recalled(model, "target"), Settings(successors=2, nodes=5, gamma=2))
+    method = Recycling(recalled(model, "target"), sized(successors=2, nodes=5, gamma=2))
     return fit(method, model, PROMPT, 4, sampling, draws)
 
 
@@ -163,10 +221,54 @@ def test_a_tree_that_keeps_likely_tokens_is_found(monkeypatch):
 
 
 def test_what_ships_and_what_is_refused():
-    assert config.load_method("recycling").values == {"successors": 8, "nodes": 80, "gamma": 6}
+    values = config.load_method("recycling").values
+    assert (values["successors"], values["nodes"], values["gamma"], sum(values["template"].values())) == (8, 80, 6, 80)
+    assert (values["unknown"], values["prompt"], values["memory"]) == ("zero", False, "task")
     method = build(lonely(), "recycling")
-    assert method.lossless and method.reach == 81 and method.inputs() == {} and method.state() is None
+    assert method.lossless and method.reach == 81 and method.inputs() == {} and method.state() == []
+    assert build(lonely(), "recycling", memory="text").state() is None
     with one_line_error("recycling: its tree has up to 80 tokens, but lonely reads 80"):
         build(lonely(80), "recycling")
     with one_line_error("recycling: successors"):
         build(lonely(), "recycling", successors=0)
+    for counts, path in (({"": 2, "2": 1}, "2"), ({"": 2, "0,0": 1}, "0,0"), ({"": 2, "x": 1}, "x")):
+        with one_line_error(f"recycling: template: {path} is no node"):
+            build(lonely(), "recycling", template=counts)
+
+
+def test_what_a_text_taught_is_known_in_the_next_one_of_its_task():
+    """A method that goes on from a state is one that decoded the texts itself; `added` is both texts' in a row."""
+    model, settings = oracle.tiny("llama", seed=3, vocab=16).to(DEVICE), {"successors": 3, "nodes": 10, "gamma": 3}
+    shipped = {**settings, "prompt": False, "unknown": "zero", "memory": "task"}
+    prompts = oracle.prompts(3, length=6, vocab=16, seed=5)
+
+    def new(**changes):
+        return Recycling(Session(model, "target"), sized(**{**shipped, **changes}))
+
+    def drafted(method, prompt):
+        tokens, rounds = decode(method, prompt, 12)
+        method.ended(rounds[-1])
+        assert tokens == oracle.greedy(model, prompt, 12)
+        return [round_.verdict.drafted for round_ in rounds[1:]]
+
+    first, second, third = new(), new(), new()
+    drafted(first, prompts[0])
+    between = first.state()
+    second.restore(json.loads(json.dumps(between)))
+    assert drafted(first, prompts[1]) == drafted(second, prompts[1]) != drafted(third, prompts[1])
+    assert first.state() == second.state() != between
+    assert first.added(between, [], third.state()) != between
+    assert first.added(between, between, first.state()) == first.state()
+    first.reset("other")
+    assert first.state() == []
+    alone = new(memory="text")
+    assert drafted(alone, prompts[0]) != drafted(alone, prompts[1]) and alone.state() is None
+
+
+def test_a_draft_that_the_end_of_the_text_cut_teaches_nothing():
+    successors = Successors(2)
+    successors.learn(torch.tensor([3]), logits((0, 1)))
+    assert successors.of(3) == [0, 1]
+    successors.learn(torch.tensor([3]), logits((2, 4)))
+    successors.forget_last()
+    assert successors.of(3) == [0, 1]

@@ -11,9 +11,11 @@ import torch
 from builders_engine import build
 from cases import architectures
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, tiny
+from official_cases import official_cases
 from refusals import one_line_error
 from tabled import draw_for_each_branch, p_of_texts, p_with_caches
 
+from specbench import config
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
 from specbench.methods.heads import eagle3
@@ -124,6 +126,35 @@ def test_opt_tree_by_hand():
     assert tree(nodes=2, threshold=0.8, levels=2) == ([0, 1], [-1, 0], [[0, 1]])
     rows[1,], rows[2,] = [0.04, 0.06, 0.9], [0.4, 0.3, 0.3]
     assert tree(nodes=4, threshold=0.5, levels=2) == ([0, 1, 1, 2], [-1, -1, 0, 1], [[0, 1, 2]])
+
+
+def test_opt_trees_are_those_of_its_own_code():
+    """40 trees, of up to 11 nodes and nine levels; the official depth counts one level that is never drafted."""
+    cases = official_cases("opt_tree")
+    assert len(cases) == 40 and {max(map(len, case["paths"])) for case in cases} >= {1, 2, 3, 4}
+    for case in cases:
+        asked: list[list[tuple[int, ...]]] = []
+
+        def rows(every, seed=case["seed"]):
+            return torch.tensor([official_chances(path, seed) for path in every])
+
+        def read(tokens, followed, asked=asked, rows=rows):
+            above = [()] * len(tokens) if followed is None else [asked[-1][place] for place in followed.tolist()]
+            asked.append([(*path, token) for path, token in zip(above, tokens.tolist(), strict=True)])
+            return rows(asked[-1])
+
+        size = {"nodes": case["nodes"], "threshold": case["threshold"], "levels": case["max_depth"] - 1}
+        result = opt_tree.grow(rows([()])[0], read, **size)
+        assert sorted(map(list, paths(result.tokens.tolist(), result.parents.tolist()))) == case["paths"]
+    assert config.load_method("opt-tree").values["gamma"] == 10 - 1
+
+
+def official_chances(path: tuple[int, ...], seed: int) -> list[float]:
+    """The draft model of tests/official/opt_tree.py."""
+    mixed = seed
+    for token in path:
+        mixed = (31 * mixed + 7 * token + 3) % 9973
+    return [((mixed + 1) * (word + 2) * (word + 9) % 1009 + word / 64) / 60 for word in range(12)]
 
 
 def test_opt_tree_sizes_differ_from_round_to_round():
