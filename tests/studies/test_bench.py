@@ -320,10 +320,13 @@ def quick(monkeypatch):
     monkeypatch.setattr(genai, "engines", absent)
 
 
-def test_a_bench_of_the_bundled_pair(quick, tmp_path):
-    out = tmp_path / "bench.json"
+def test_a_bench_of_the_bundled_pair(quick, monkeypatch, tmp_path):
+    """With a bar that no engine reaches, so that the exit code says so."""
+    out, real = tmp_path / "bench.json", claims.of_pair
+    beyond = Claim("beyond all", Interval(1.0, 0.9, 1.1), 1000.0)
+    monkeypatch.setattr(claims, "of_pair", lambda *given: [*real(*given), beyond])
     done = call("bench", "--documents", 2, "--device", "cpu", "--gamma", 3, "--runtime", "static", "--out", out)
-    assert done.exit_code in (0, main.MISSED), done.output
+    assert done.exit_code == main.MISSED == 4, done.output
     assert max(map(len, (line.rstrip() for line in done.output.splitlines() if ": " not in line))) <= 80
     assert "without genai: GenAI is not here" in done.output
     assert "without vllm: vLLM is compared on CUDA only" in done.output
