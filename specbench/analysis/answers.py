@@ -61,7 +61,8 @@ def _marks(rows: pa.RecordBatch | pa.Table) -> pd.DataFrame:
     text = frame.text.fillna("-")
     empty = text.map(is_empty).astype(bool)
     other = empty & (frame.other_chunks.fillna(0) > 0)
-    looping = (frame.finish == "length") & text.map(loops).astype(bool)
+    looping = frame.finish == "length"
+    looping[looping] = text[looping].map(loops).astype(bool)
     return frame[metrics.SAMPLE].assign(empty=empty & ~other, loops=looping & ~empty, no_text=other)
 
 

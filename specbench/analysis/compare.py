@@ -204,11 +204,10 @@ def depth_table(runs: Measured) -> pd.DataFrame:
     parts = []
     groups = dict(iter(runs.depths.groupby(ROW, sort=False)))  # in the order of the records, in which methods alternate
     tasks = list(dict.fromkeys(key[:3] for key in groups))
-    from_rounds = {key for key, counts in groups.items() if counts["D"].notna().any()}
     for key in sorted(groups, key=lambda key: (tasks.index(key[:3]), runs.methods.index(key[3]))):
         table = metrics.acceptance_by_depth(groups[key])
         parts.append(_labelled(table, key))
-    counted = [(key, totals.depths(of_server)) for key, of_server in runs.totals.items() if key not in from_rounds]
+    counted = [(key, totals.depths(of_server)) for key, of_server in runs.totals.items() if key not in groups]
     parts += [_labelled(table, key) for key, table in counted if len(table)]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*ROW, *metrics.DEPTH])
 

@@ -16,7 +16,6 @@ def acceptance(counts: pd.DataFrame) -> pd.DataFrame:
     that reached a depth, and where one document decides.
     """
     table = metrics.acceptance_by_depth(counts)
-    counts = counts.dropna(subset=["D", "A"])
     documents = counts.groupby(["task", "doc_id"]).ngroup().to_numpy()
     bounds = [_interval(counts, documents, depth) for depth in table.depth]
     low, high = zip(*bounds, strict=True) if bounds else ((), ())

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from specbench.base.parquet import Rows
 from specbench.base.stats import Interval, pooled_rate
@@ -161,11 +162,12 @@ def _after_the_end(rounds: Rows) -> "pd.Series[float]":
 def depths(rounds: Rows, by_document: bool = False) -> pd.DataFrame:
     """How many rounds (R) had a draft of D levels and accepted A of them, by task and method, or also by document.
 
-    `cut` marks rounds that ended the text. For a tree, D counts the levels that the verified path met.
+    `cut` marks rounds that ended the text. For a tree, D counts the levels that the verified path met. Rounds whose D
+    or A is not recorded are left out.
     """
     by = {"D": _levels, "A": _field("accepted"), "cut": pc.coalesce(_field("truncated"), pc.scalar(0)) > 0}
     keys = ["task", "doc_id", "method"] if by_document else ["task", "method"]
-    return _sums(rounds, [*keys, *by], {"R": _ones}, by)
+    return _sums(rounds, [*keys, *by], {"R": _ones}, by, _levels.is_valid() & _field("accepted").is_valid())
 
 
 def at_depth(counts: pd.DataFrame, depth: int) -> "tuple[pd.Series[bool], pd.Series[bool]]":
@@ -179,9 +181,7 @@ def acceptance_by_depth(counts: pd.DataFrame) -> pd.DataFrame:
     """`cond_accept` and `joint_accept` at each depth k = 1, 2, …, with the number of drafts `tested` there.
 
     `counts` are rows of `depths` for one task and method. Drafted tokens after the end of the text were not tested.
-    Rounds without a recorded draft length are left out.
     """
-    counts = counts.dropna(subset=["D", "A"])
     rounds = counts["R"]
     rows = []
     for k in range(1, int(counts["D"].max() if len(counts) else 0) + 1):
@@ -197,8 +197,12 @@ def _sums(
     keys: Sequence[str],
     values: Mapping[str, pc.Expression],
     computed_keys: Mapping[str, pc.Expression] = MappingProxyType({}),
+    known: pc.Expression | None = None,
 ) -> pd.DataFrame:
-    """Sums over the decoding rounds by `keys`, a batch at a time; a missing value makes its sum missing."""
+    """Sums over the decoding rounds by `keys`, a batch at a time; a missing value makes its sum missing.
+
+    Only rounds for which `known` is true count.
+    """
     columns = {key: _field(key) for key in keys if key not in computed_keys} | {**computed_keys, **values}
     option = pc.ScalarAggregateOptions(skip_nulls=False)
     sums = [(name, "sum", option) for name in values]
@@ -208,23 +212,33 @@ def _sums(
         return table.group_by(keys, use_threads=False).aggregate(sums).select([*keys, *(f"{n}_sum" for n in values)])
 
     def of_stretches(batch: pa.RecordBatch) -> pa.Table:
-        """The same of rounds that stand together: by numbers, which takes a fraction of the time."""
+        """The same of rounds that stand together, which takes a fraction of the time."""
         starts = records.stretches(batch, keys)
         if len(starts) > batch.num_rows // 4:
-            return grouped(pa.Table.from_batches([batch]))
-        table = pa.Table.from_batches([batch])
-        of_row = np.repeat(np.arange(len(starts)), np.diff(starts, append=batch.num_rows))
-        summed = table.select([*values]).append_column("at", pa.array(of_row)).group_by("at", use_threads=False)
-        added = summed.aggregate(sums)
-        columns = {key: table[key].take(pa.array(starts)) for key in keys}
-        return pa.table(columns | {f"{name}_sum": added[f"{name}_sum"] for name in values})
+            return grouped(records.uncoded(pa.Table.from_batches([batch])))
+        columns = {key: batch[key].take(pa.array(starts)) for key in keys}
+        table = pa.table(columns | {f"{name}_sum": _stretch_sums(batch[name], starts) for name in values})
+        return records.uncoded(table)
 
     decoding = ~_field("warmup") & (_field("round") > 0)
-    batches = rounds.to_batches(columns=columns, filter=decoding)
+    decoding = decoding if known is None else decoding & known
+    batches = rounds.to_batches(columns=columns, filter=decoding, coded=("task", "method"))
     parts = [of_stretches(batch).rename_columns(renamed) for batch in batches if batch.num_rows]
     if not parts:
         return pd.DataFrame(columns=renamed)
     return grouped(pa.concat_tables(parts)).rename_columns(renamed).to_pandas()
+
+
+def _stretch_sums(values: pa.Array, starts: NDArray[np.int64]) -> pa.Array:
+    """The sum of the numbers from each start to the next; null if one of them is."""
+    kind = pa.float64() if pa.types.is_floating(values.type) else pa.int64()
+    if values.null_count == len(values):
+        return pa.nulls(len(starts), kind)
+    unknown = None
+    if values.null_count:
+        unknown = np.logical_or.reduceat(values.is_null().to_numpy(zero_copy_only=False), starts)
+        values = values.fill_null(0)
+    return pa.array(np.add.reduceat(values.to_numpy(), starts, dtype=kind.to_pandas_dtype()), kind, mask=unknown)
 
 
 def rates(counts: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:

@@ -20,12 +20,11 @@ def load_decode(run: StoredRun) -> Decode:
 
     Raises UserError if the tokenizer is not available, or has changed since the run.
     """
-    from specbench.engine.models.identity import tokenizer_hash, vocabulary_hash
-    from specbench.engine.models.load import load_tokenizer
-
     recorded_hash = run.manifest.get("tokenizer_hash")
     if not run.manifest.get("models") or not recorded_hash:
         raise UserError(f"{run.folder} does not name its tokenizer, so its tokens cannot be read as text")
+    from specbench.engine.models.tokenizer import load_tokenizer, tokenizer_hash, vocabulary_hash
+
     permissions.check_loading(run.plan, weights=False)
     spec = run.plan.pair.target
     tokenizer = load_tokenizer(spec, run.plan.trust_remote_code)

@@ -18,13 +18,13 @@ from specbench.results.stored import StoredRun
 ORIGINS = ("prefill", "target", "accepted", "rescued", "correction", "bonus")
 REJECTED, ACCEPTED, RESCUED, UNREAD, CUT = range(len(records.DECISIONS))
 SAMPLE = ["repeat", "task", "doc_id", "method", "warmup", "tokens", "text", "finish", "error"]
+TEXT = ("doc_id", "method")
 LISTS = ("draft_tokens", "target_tokens", "decisions", "ratios")
 ROUND = ("round", "drafted", "levels", "accepted", "committed", "seconds", *LISTS)
 NAMES = {"task": "task", "doc_id": "document", "method": "method", "repeat": "repeat"}
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """What one committed token adds to the text. A character that spans tokens belongs to the last of them."""
 
     text: str
@@ -34,8 +34,7 @@ class Piece:
     ratio: float = math.nan  # rescued: p(draft token) / p(target token)
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(NamedTuple):
     """A draft token that was refused."""
 
     text: str
@@ -43,8 +42,7 @@ class Rejected:
     ratio: float  # p(draft token) / p(target token); NaN where it was not recorded
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One round: what it committed, and the drafts it discarded."""
 
     number: int  # 0 is the prefill
@@ -94,8 +92,8 @@ def trace(run: StoredRun, task: str, doc_id: int, method: str, repeat: int = 0, 
     """
     sample = find_sample(run, task, doc_id, method, repeat)
     chosen = (pc.field("doc_id") == doc_id) & (pc.field("method") == method)
-    rows = _rounds(run, task, repeat, chosen).get((doc_id, method), [])
-    return _trace(sample, rows, Texts(decode or load_decode(run)))
+    rounds = _rounds(run, task, repeat, chosen)
+    return _trace(sample, _rows(rounds, doc_id, method), Texts(decode or load_decode(run)))
 
 
 def traces(
@@ -123,7 +121,7 @@ def traces(
             chosen &= pc.field("doc_id").isin(wanted)
         rounds = _rounds(run, task, repeat, chosen)
         for sample in of_task.sort_values("doc_id", kind="stable").itertuples():
-            yield _trace(sample, rounds.get((sample.doc_id, sample.method), []), texts)
+            yield _trace(sample, _rows(rounds, sample.doc_id, sample.method), texts)
 
 
 def first_divergence(first: Trace, second: Trace) -> int | None:
@@ -178,25 +176,37 @@ class _Row(NamedTuple):
     ratios: list[float] | None
 
 
-def _rounds(run: StoredRun, task: str, repeat: int, chosen: pc.Expression) -> dict[tuple[int, str], list[_Row]]:
+def _rounds(run: StoredRun, task: str, repeat: int, chosen: pc.Expression) -> dict[tuple[int, str], pa.Table]:
     """The rounds of a task's chosen samples, in order, by document and method."""
     of_task = ~pc.field("warmup") & (pc.field("task") == task) & (pc.field("repeat") == repeat)
-    names = {name: pc.field(name) for name in ("doc_id", "method", *ROUND)}
+    names = {name: pc.field(name) for name in (*TEXT, *ROUND)}
     names["levels"] = pc.coalesce(pc.field("levels"), pc.field("drafted"))  # older records hold chains only
-    table = run.rounds().to_table(columns=names, filter=of_task & chosen)
-    keys = zip(table["doc_id"].to_pylist(), table["method"].to_pylist(), strict=True)
+    table = run.rounds().to_table(columns=names, filter=of_task & chosen).combine_chunks()
+    table = table.sort_by([(name, "ascending") for name in (*TEXT, "round")])
+    starts = records.stretches(table, TEXT)
+    keys = zip(*(table[name].take(pa.array(starts)).to_pylist() for name in TEXT), strict=True)
+    lengths = np.diff(starts, append=table.num_rows)
+    return {key: table.slice(start, count) for key, start, count in zip(keys, starts, lengths, strict=True)}
+
+
+def _rows(rounds: Mapping[tuple[int, str], pa.Table], doc_id: int, method: str) -> list[_Row]:
+    """The rounds of one text; as Python's objects, they take many times the memory."""
+    if (table := rounds.get((doc_id, method))) is None:
+        return []
     columns = [_lists(table[name]) if name in LISTS else _numbers(table[name]) for name in ROUND]
-    rounds: dict[tuple[int, str], list[_Row]] = {}
-    for key, values in zip(keys, zip(*columns, strict=True), strict=True):
-        rounds.setdefault(key, []).append(_Row(*values))
-    for rows in rounds.values():
-        rows.sort(key=lambda row: row.number)
-    return rounds
+    return [_Row(*values) for values in zip(*columns, strict=True)]
 
 
 def _lists(column: pa.ChunkedArray) -> list[list[Any] | None]:
     """The lists of a column; many times faster than `to_pylist`."""
-    return [None if values is None else values.tolist() for values in column.to_pandas()]
+    lists: list[list[Any] | None] = []
+    for chunk in column.chunks:
+        values = chunk.flatten().to_numpy(zero_copy_only=False).tolist()
+        ends = np.cumsum(chunk.value_lengths().fill_null(0).to_numpy()).tolist()
+        known = chunk.is_valid().to_numpy(zero_copy_only=False).tolist()
+        starts = [0, *ends[:-1]]
+        lists += [values[a:b] if valid else None for a, b, valid in zip(starts, ends, known, strict=True)]
+    return lists
 
 
 def _numbers(column: pa.ChunkedArray) -> list[Any]:

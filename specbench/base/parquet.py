@@ -31,6 +31,7 @@ PART = 2**17  # rows that are in memory at once
 ROW, MOST_ROWS = 2**10, 2**20  # bytes granted for a row that is accounted for, and such rows in one row group
 # For example: a page of another size than the footer says, an index outside its dictionary, text that is not UTF-8.
 ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, NotImplementedError)
+CODED = pa.dictionary(pa.int32(), pa.string())
 Columns: TypeAlias = list[str] | Mapping[str, pc.Expression] | None  # names, or what is computed; None: all
 _Identity = tuple[int, ...]  # of a file as it is now
 
@@ -60,10 +61,13 @@ class Rows:
                 self._checked.add(_identity(file))
         return schemas
 
-    def to_batches(self, columns: Columns = None, filter: pc.Expression | None = None) -> Iterator[pa.RecordBatch]:
+    def to_batches(
+        self, columns: Columns = None, filter: pc.Expression | None = None, coded: Sequence[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
         """The rows for which `filter` is true. Raises UserError for a file that is damaged or too large in memory.
 
         Columns that a row group says to have no values in are not read, so what they hold in truth has no effect.
+        Columns of texts that are `coded` come as dictionaries, which takes a fraction of the time where texts repeat.
         """
         wanted = _named(self.schema, columns, filter)
         decisive = [] if filter is None else _named(self.schema, [], filter)
@@ -73,7 +77,7 @@ class Rows:
                     end = f"; {self.remedy}" * bool(self.remedy)
                     _check_sizes(file, source, footer_columns(file), LARGE, end, self.accounted)
                     self._checked.add(_identity(file))
-                reader = pq.ParquetFile(file, page_checksum_verification=True)
+                reader = pq.ParquetFile(file, page_checksum_verification=True, read_dictionary=list(coded))
                 for group in range(reader.num_row_groups):
                     if decisive and not any(
                         ds.dataset(part).count_rows(filter=filter) for part in self._parts(reader, group, decisive)
@@ -88,9 +92,11 @@ class Rows:
 
     def _parts(self, reader: pq.ParquetFile, group: int, wanted: Sequence[str]) -> Iterator[pa.Table]:
         """A row group in parts, as tables of the columns `wanted`; those that have no values in it are null."""
-        schema = pa.schema([field for field in self.schema if field.name in wanted])
         stored, empty = reader.schema_arrow.names, _empty(reader.metadata.row_group(group))
         names = [name for name in wanted if name in stored and name not in empty]
+        coded = [name for name in names if reader.schema_arrow.field(name).type == CODED]
+        fields = (self.schema.field(name) for name in self.schema.names if name in wanted)
+        schema = pa.schema([field.with_type(CODED) if field.name in coded else field for field in fields])
         rows = reader.metadata.row_group(group).num_rows
         if not names:
             yield pa.table([pa.nulls(rows, field.type) for field in schema], schema)
@@ -237,6 +243,19 @@ def _check_sizes(
     """
     size = os.fstat(file.fileno()).st_size
     groups = check_pages(file, groups)
+    known: dict[int, int] = {}  # what groups take, once measured
+
+    def measured(some: Sequence[int], most: int) -> int:
+        total = 0
+        for number in some:
+            if number not in known:
+                known[number] = _measured(file, number, groups[number], most - total)
+            total += known[number]
+            if total > most:
+                del known[number]  # it was not measured to its end
+                break
+        return total
+
     numbers = range(len(groups))
     stretches = [(numbers, least + TIMES * size)]
     for number in numbers if least > LEAST else ():
@@ -246,12 +265,11 @@ def _check_sizes(
         bound = sum(_upper_bound(groups[number]) for number in some)
         if bound <= most:
             continue
-        taken = {number: groups[number] for number in some}
-        if _measured(file, taken, most) <= most:
+        if measured(some, most) <= most:
             continue
         rows = sum(min((column.values for column in groups[number]), default=0) for number in some)
         most += ROW * min(rows, accounted(), MOST_ROWS * len(some))
-        if _measured(file, taken, most) > most:
+        if measured(some, most) > most:
             raise UserError(f"{source} would take more than {most // 2**20} MiB of memory, and has {size} bytes{end}")
 
 
@@ -275,21 +293,20 @@ def _size(column: Column, width: int) -> int:
     return max(column.stored, column.values * width) + 4 * column.values
 
 
-def _measured(file: BinaryIO, groups: Mapping[int, Sequence[Column]], most: int) -> int:
-    """Bytes that row groups (by number) take in memory, counted until they exceed `most`.
+def _measured(file: BinaryIO, number: int, group: Sequence[Column], most: int) -> int:
+    """Bytes that a row group takes in memory, counted until they exceed `most`.
 
     Only texts are read, as dictionaries.
     """
-    total = sum(_size(column, column.width or 0) for group in groups.values() for column in group)
-    texts = {number: [c.path for c in group if c.width is None] for number, group in groups.items()}
-    if total > most or not any(texts.values()):
+    total = sum(_size(column, column.width or 0) for column in group)
+    texts = [column.path for column in group if column.width is None]
+    if total > most or not texts:
         return total
-    reader = pq.ParquetFile(file, read_dictionary=sorted({name for names in texts.values() for name in names}))
-    for number, names in texts.items():
-        for name in names:
-            total += sum(map(_length, reader.read_row_group(number, columns=[name]).columns))
-            if total > most:
-                return total
+    reader = pq.ParquetFile(file, read_dictionary=texts)
+    for name in texts:
+        total += sum(map(_length, reader.read_row_group(number, columns=[name]).columns))
+        if total > most:
+            return total
     return total
 
 

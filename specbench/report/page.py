@@ -156,7 +156,7 @@ def _figures(summary: pd.DataFrame, sources: Sequence[Source], warnings: Sequenc
     bounds = {s.labels[spec.name] for s in sources for spec in s.run.plan.methods if is_bound(spec)}
     return page_plots.Figures(
         summary=summary,
-        depths=pd.concat(depths, ignore_index=True).dropna(subset=["D", "A", "cut"]),
+        depths=pd.concat(depths, ignore_index=True),
         counts=pd.concat(counts, ignore_index=True),
         looks=looks(methods, list(baselines.label)),
         bounds=frozenset(bounds),

@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from specbench.analysis import metrics
-from specbench.analysis.trace import document_scores, last_line, load_decode, traces
+from specbench.analysis.texts import Decode, load_decode
+from specbench.analysis.trace import document_scores, last_line, traces
 from specbench.base.console import plain
 from specbench.config import UserError
 from specbench.report.page_style import clean
@@ -16,7 +17,8 @@ from specbench.results.documents import Document
 from specbench.results.stored import StoredRun
 
 DOCUMENTS = 200  # of each task
-TRACES = 2_200_000  # bytes of compressed traces, so that a page stays below 5 MB
+TRACES = 1_600_000  # bytes of compressed traces, so that a page stays below 4 MB
+TRIED = 16  # documents of each task whose traces tell how many the page has room for
 LONGEST = 6000  # characters of a prompt: its end, as few-shot examples come first
 RATES = ("acceptance_rate", "tau", "discard_rate", "verification_rate", "tokens_per_s")
 
@@ -34,20 +36,34 @@ class Source:
 
 def packed(sources: Sequence[Source], metric: dict[str, str]) -> tuple[bytes, list[str]]:
     """The drill-down's data, of as many documents as the page has room for, and notes about it."""
+    decoders = [_decoder(source.run) for source in sources]
     most = DOCUMENTS
+    if max((source.samples.groupby("task").doc_id.nunique().max() for source in sources), default=0) > 4 * TRIED:
+        tried = len(_drill_down(sources, decoders, metric, TRIED)[0])
+        most = min(most, max(TRIED, int(0.95 * TRIED * TRACES / tried)))
     while True:
-        data, notes = _drill_down(sources, metric, most)
+        data, notes = _drill_down(sources, decoders, metric, most)
         if len(data) <= TRACES or most == 1:
             return data, notes
         most = max(1, int(0.95 * most * TRACES / len(data)))
 
 
-def _drill_down(sources: Sequence[Source], metric: dict[str, str], most: int) -> tuple[bytes, list[str]]:
+def _decoder(run: StoredRun) -> Decode | str:
+    """What turns a run's tokens into text, or why there is nothing that does."""
+    try:
+        return load_decode(run)
+    except UserError as error:
+        return f"{run.name} has no traces here: {error}."
+
+
+def _drill_down(
+    sources: Sequence[Source], decoders: Sequence[Decode | str], metric: dict[str, str], most: int
+) -> tuple[bytes, list[str]]:
     encoder = Encoder()
     tasks, labels, notes = list(metric), list[str](), list[str]()
     samples: list[list[Any]] = []
     about: dict[tuple[str, int], Document] = {}
-    for source in sources:
+    for source, decode in zip(sources, decoders, strict=True):
         new = {name: label for name, label in source.labels.items() if label not in labels}
         labels += new.values()
         first = source.samples[(source.samples.repeat == 0) & source.samples.method.isin(list(new))]
@@ -64,12 +80,15 @@ def _drill_down(sources: Sequence[Source], metric: dict[str, str], most: int) ->
         servers = [label for name, label in new.items() if name in {spec.name for spec in source.run.plan.servers}]
         notes += [f"{label} has no traces: a server does not tell which tokens it drafted." for label in servers]
         places = {}
+        notes += [decode] if isinstance(decode, str) else []
         try:
-            for trace in traces(source.run, load_decode(source.run), 0, chosen, list(new)):
+            for trace in [] if isinstance(decode, str) else traces(source.run, decode, 0, chosen, list(new)):
                 places[trace.task, trace.doc_id, trace.method] = encoder.add(trace)
         except UserError as error:
             notes.append(f"{source.run.name} has no traces here: {error}.")
-        scores, table = document_scores(source.run, metric), metrics.rates(source.counts, metrics.SAMPLE)[list(RATES)]
+        shown = source.counts.index.get_level_values("doc_id").isin({id_ for ids in chosen.values() for id_ in ids})
+        scores = document_scores(source.run, metric)
+        table = metrics.rates(source.counts[shown], metrics.SAMPLE)[list(RATES)]
         rates = dict(zip(table.index, table.to_numpy().tolist(), strict=True))
         for row in first.sort_values("doc_id", kind="stable").itertuples():
             if row.doc_id not in chosen[row.task]:

@@ -68,18 +68,18 @@ class Encoder:
         head = json_text(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         return gzip.compress(len(head).to_bytes(4, "little") + head + b"".join(coded.values()), 7, mtime=0)
 
-    def _put(self, stream: str, *texts: str) -> None:
-        """Append texts to a stream, as their numbers in its table."""
+    def _put(self, stream: str, text: str) -> None:
+        """Append a text to a stream, as its number in the stream's table."""
         table = self._tables[STREAMS[stream]]
-        self._streams[stream].extend([table.setdefault(text, len(table)) for text in texts])
+        self._streams[stream].append(table.setdefault(text, len(table)))
 
     def _add(self, step: Step) -> None:
         streams, pieces = self._streams, step.pieces
         streams["size"].append(len(pieces))
         streams["drafted"].append(step.drafted)
         self._put("time", milliseconds(step.seconds))
-        self._put("text", *[piece.text for piece in pieces])
         for piece in pieces:
+            self._put("text", piece.text)
             more = bool(piece.cut) or piece.origin == "rescued"
             streams["origin"].append(CODES[piece.origin] + MORE * more)
             if more:
@@ -92,8 +92,10 @@ class Encoder:
                 self._put("rejected", draft.text)
                 self._put("own", draft.target)
                 self._put("rejected_ratio", ratio_text(draft.ratio))
-            self._put("unread", *step.unread)
-            self._put("after", *step.cut)
+            for text in step.unread:
+                self._put("unread", text)
+            for text in step.cut:
+                self._put("after", text)
 
 
 def milliseconds(seconds: float) -> str:

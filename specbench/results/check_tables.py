@@ -22,6 +22,7 @@ KEYS = {
 # Columns that may be below 0 or infinite; `accepted` is checked in rounds whose draft is recorded.
 SIGNED = ("accepted", "seed", "temperature_c", "divergence_gap", "value", "stderr")
 LARGEST = {"drafted": 2**15, "levels": 2**15, "decisions": len(records.DECISIONS) - 1}
+FREE = ("text", "error", "prompt_hash", "state_hash", "host", "device")  # texts that may be any
 FINISHES = ("eos", "stop", "length", "error")
 # Lists with an entry for each drafted token.
 DRAFTED = (
@@ -51,7 +52,8 @@ def check(rows: Rows, name: str, methods: Sequence[str], tasks: Sequence[str]) -
     first = rows.sources[0]
     damaged = f"{first if len(rows.sources) == 1 else f'{first}, or one beside it,'} is damaged"
     tables: list[pa.Table] = []
-    for batch in rows.to_batches():
+    read = [field.name for field in SCHEMAS[name] if field.name not in FREE]
+    for batch in rows.to_batches(read, coded=("task", "method") if name == "rounds" else ()):
         if wrong := _wrong(batch, name, methods, tasks):
             raise UserError(f"{damaged} ({wrong}); this run cannot be used")
         if name == "rounds" and (texts := _in_order(batch)) is not None:
@@ -60,6 +62,7 @@ def check(rows: Rows, name: str, methods: Sequence[str], tasks: Sequence[str]) -
         counted = "round" if name == "rounds" else "method"
         sums = [(counted, "count"), *([("round", "count_distinct"), ("round", "min"), ("round", "max")])]
         table = pa.Table.from_batches([batch]).select([*keys, *({"round"} if name == "rounds" else ())])
+        table = records.uncoded(table)
         tables.append(table.group_by(keys, use_threads=False).aggregate(sums if name == "rounds" else sums[:1]))
     if not tables:
         return SCHEMAS[name].empty_table().select(keys)
@@ -88,7 +91,7 @@ def _in_order(batch: pa.RecordBatch) -> pa.Table | None:
     columns |= {"round_max": pa.array(numbers[np.append(starts[1:], len(numbers)) - 1]) if len(starts) else counts}
     for column, values in columns.items():
         keys = keys.append_column(column, values.cast(pa.int64()))
-    return keys
+    return records.uncoded(keys)
 
 
 def check_texts(rounds: pa.Table, samples: pa.Table, where: Source) -> None:

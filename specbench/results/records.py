@@ -291,11 +291,22 @@ def stretches(batch: pa.RecordBatch | pa.Table, keys: Sequence[str]) -> NDArray[
     for key in keys:
         values = batch[key].combine_chunks() if isinstance(batch, pa.Table) else batch[key]
         if pa.types.is_string(values.type):
-            values = values.dictionary_encode().indices
+            values = values.dictionary_encode()
+        if pa.types.is_dictionary(values.type):
+            values = values.indices
         numbers = values.fill_null(-1) if not pa.types.is_boolean(values.type) else values.fill_null(False)
         numbers = numbers.to_numpy(zero_copy_only=False)
         begins[1:] |= numbers[1:] != numbers[:-1]
     return np.flatnonzero(begins)
+
+
+def uncoded(table: pa.Table) -> pa.Table:
+    """A table whose dictionaries are texts."""
+    texts = [
+        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(texts))
 
 
 def keys_of(batch: pa.RecordBatch, names: Sequence[str], rows: NDArray[np.int64]) -> dict[str, pa.Array]:

@@ -20,8 +20,7 @@ from specbench.base.untrusted import BRIEF, parse_json, read_lines
 from specbench.config import UserError
 from specbench.engine.clock import now
 from specbench.engine.drafters import Drafter, Remembering
-from specbench.engine.models.identity import vocabulary_hash
-from specbench.engine.models.load import load_tokenizer
+from specbench.engine.models.tokenizer import load_tokenizer, vocabulary_hash
 from specbench.engine.types import Draft, Sampling
 
 ALL = "all tasks"

@@ -21,8 +21,7 @@ from specbench.base import files
 from specbench.base.console import note, progress, say
 from specbench.base.untrusted import is_file, read_lines, regular, text_of
 from specbench.config import ModelSpec, PairSpec, UserError
-from specbench.engine.models.identity import vocabulary_hash
-from specbench.engine.models.load import load_tokenizer
+from specbench.engine.models.tokenizer import load_tokenizer, vocabulary_hash
 from specbench.measure.prompts import load_tasks
 from specbench.methods.lookup.rest_datastore import (
     ARRAYS,

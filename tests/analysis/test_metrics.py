@@ -38,9 +38,22 @@ def round_(number, drafted, accepted, committed, truncated=0, rescued=0, seconds
 PREFILL = round_(0, 0, 0, 1, seconds=(50.0, 50.0), forwards=7)  # would spoil every sum if it were counted
 
 
+class Batches:
+    """What is read of `parquet.Rows`, of a table in memory."""
+
+    def __init__(self, table):
+        self.rows = ds.dataset(table.to_batches(max_chunksize=3))
+
+    def to_batches(self, columns, filter, coded):
+        return self.rows.to_batches(columns=columns, filter=filter)
+
+    def to_table(self, columns, filter):
+        return self.rows.to_table(columns=columns, filter=filter)
+
+
 def dataset(rounds):
     """Rounds as they are scanned from files, in several batches."""
-    return ds.dataset(pa.Table.from_pylist(rounds, schema=records.ROUNDS).to_batches(max_chunksize=3))
+    return Batches(pa.Table.from_pylist(rounds, schema=records.ROUNDS))
 
 
 def counts_of(samples, rounds):

@@ -18,8 +18,7 @@ import numpy as np
 import torch
 
 from specbench import config
-from specbench.engine.models.identity import vocabulary_hash
-from specbench.engine.models.load import load_tokenizer
+from specbench.engine.models.tokenizer import load_tokenizer, vocabulary_hash
 from specbench.engine.types import Sampling
 from specbench.methods.lookup import rest
 from specbench.methods.lookup.rest_datastore import Datastore, find_datastore

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from imported import KINDS
 from made_runs import large
 
 from specbench.config import PACKAGE
@@ -65,6 +66,7 @@ COMMANDS = {
     "compare RUN --by depth": (0, []),
     "run --resume RUN": (0, []),
     "plot speed-accuracy RUN": (0, ["matplotlib"]),
+    "report IMPORTED": (0, ["matplotlib", "plotly", "jinja2"]),
 }
 
 
@@ -72,8 +74,9 @@ COMMANDS = {
 def imported(tmp_path_factory) -> dict[str, tuple[int, list[str]]]:
     """By command: its exit code, and what was imported by then, of all commands in one process."""
     here = tmp_path_factory.mktemp("startup")
+    KINDS["spec-bench"](here).rename(here / "imported")
     large(here / "run", ["pocket_gsm8k"], ["vanilla", "csd"], documents=3)
-    lines = [json.dumps(command.replace("RUN", "run").split()) for command in COMMANDS]
+    lines = [json.dumps(command.replace("RUN", "run").replace("IMPORTED", "imported").split()) for command in COMMANDS]
     program = [sys.executable, "-c", PROGRAM % (HEAVY,)]
     done = subprocess.run(
         program,

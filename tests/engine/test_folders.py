@@ -16,8 +16,8 @@ from specbench import permissions
 from specbench.base import hub
 from specbench.config import ModelSpec, UserError, own_pair
 from specbench.engine.models.folders import model_folder
-from specbench.engine.models.load import load_tokenizer
 from specbench.engine.models.pair import load_pair
+from specbench.engine.models.tokenizer import load_tokenizer
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 

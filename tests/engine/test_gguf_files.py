@@ -13,8 +13,9 @@ from written_gguf import END, TURN, write
 from specbench.config import ModelSpec, load_pair, own_pair
 from specbench.engine.models import gguf_files
 from specbench.engine.models.gguf_files import gguf_folder
-from specbench.engine.models.load import load_model, load_tokenizer
+from specbench.engine.models.load import load_model
 from specbench.engine.models.pair import load_pair as loaded
+from specbench.engine.models.tokenizer import load_tokenizer
 from specbench.measure.prompts import chat_of
 from specbench.results.same_models import differences
 

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from word_models import WORDS, pair_of, tokenizer
 
 from specbench.config import ModelSpec, PairSpec, UserError
-from specbench.engine.models.identity import vocabulary_hash
 from specbench.engine.models.pair import check_rollback, load_pair
+from specbench.engine.models.tokenizer import vocabulary_hash
 from specbench.engine.session import Session
 
 PROMPT = [5, 9, 17, 3, 44, 8]

@@ -377,6 +377,24 @@ def test_too_many_documents_are_left_out_and_said_so(small, monkeypatch, tmp_pat
     assert "sums: the first 1 of 2 documents are here." in (tmp_path / "fewer.html").read_text()
 
 
+def test_some_documents_tell_how_many_a_page_has_room_for(small, monkeypatch):
+    """So that the texts of a large run are not all traced before most are left out."""
+    sizes = []
+
+    def drilled(sources, decoders, metric, most):
+        sizes.append(most)
+        return bytes(100 + 50 * most), []
+
+    monkeypatch.setattr(page_documents, "_drill_down", drilled)
+    monkeypatch.setattr(page_documents, "TRACES", 5000)
+    many = pd.DataFrame({"task": "sums", "doc_id": range(100)})
+    data, _ = page_documents.packed([page_documents.Source(small, {}, {}, many, many)], {})
+    assert sizes == [16, 84] and len(data) == 4300  # 0.95 · 16 · 5,000 / 900
+    sizes.clear()
+    page_documents.packed([page_documents.Source(small, {}, {}, many[:64], many)], {})
+    assert sizes == [200, 94], "of few documents all are tried: 0.95 · 200 · 5,000 / 10,100"
+
+
 @pytest.mark.long
 def test_without_its_tokenizer_a_page_has_no_traces_but_all_else(small, tmp_path, open_page):
     shutil.copytree(small.folder, tmp_path / "other")

@@ -12,7 +12,7 @@ from specbench import config
 from specbench.base.folder import Folder
 from specbench.config import SUITES
 from specbench.engine.clock import Forward, Lap
-from specbench.engine.models.identity import vocabulary_hash
+from specbench.engine.models.tokenizer import vocabulary_hash
 from specbench.engine.types import Round, Verdict
 from specbench.measure.sample import round_row
 from specbench.plan import Plan

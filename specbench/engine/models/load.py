@@ -1,4 +1,4 @@
-"""Load one model or its tokenizer from a folder or the hub's cache. What cannot be loaded is refused in one line."""
+"""Load one model from a folder or the hub's cache. What cannot be loaded is refused in one line."""
 
 import pickle
 from typing import NamedTuple
@@ -7,10 +7,8 @@ import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 
 from specbench.base.hub import offline
@@ -18,6 +16,7 @@ from specbench.config import ModelSpec, UserError
 from specbench.engine.models.folders import NEEDED, model_folder
 from specbench.engine.models.gguf_files import gguf_facts
 from specbench.engine.models.quantize import brought_words, needed_package, quantized
+from specbench.engine.models.tokenizer import reason_of
 from specbench.engine.models.whole import check_whole
 
 OPTION, DRAFT_OPTION = "--device", "--draft-device"
@@ -69,7 +68,7 @@ def load_model(
             "--allow-pickle; convert them to safetensors where you trust them"
         ) from None
     except Exception as error:  # a damaged folder fails in any way within transformers
-        reason = _reason(error)
+        reason = reason_of(error)
         if "trust_remote_code" in str(error):
             raise UserError(f"{spec.model} brings code of its own; to let it run, add --trust-remote-code") from None
         if not allow_pickle and any(where.glob("pytorch_model*.bin")):
@@ -112,29 +111,6 @@ def _refuse_kernels(settings: PreTrainedConfig, name: str) -> None:
     keys = ("_attn_implementation", "_experts_implementation")
     if any("/" in str(getattr(part, key, None)) for part in parts for key in keys):
         raise UserError(f"{name} asks for a kernel of the hub, which is code; to let it run, add --trust-remote-code")
-
-
-def load_tokenizer(spec: ModelSpec, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """A model's tokenizer without the model. Raises UserError if it cannot be loaded."""
-    folder = model_folder(spec, weights=False)
-    try:
-        with offline():
-            return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except (UserError, MemoryError):
-        raise
-    except Exception as error:  # as above; tokenizers raises nothing narrower
-        reason = _reason(error)
-        if "trust_remote_code" in str(error):
-            raise UserError(
-                f"{spec.model}: its tokenizer brings code of its own; to let it run, add --trust-remote-code"
-            ) from None
-        raise UserError(f"cannot load the tokenizer of {spec.model}: {reason}; put tokenizer.json beside it") from None
-
-
-def _reason(error: Exception) -> str:
-    """An error of a library in a line, with its kind where that says more than the message does."""
-    kind = "" if isinstance(error, OSError | ValueError | ImportError) else f"{type(error).__name__}: "
-    return f"{kind}{' '.join(str(error).split())}"[:200]
 
 
 def device_of(name: str, option: str = OPTION) -> torch.device:

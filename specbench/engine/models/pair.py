@@ -12,9 +12,10 @@ from transformers.utils import logging as transformers_logging
 from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.generate import Detokenizer
 from specbench.engine.models.folders import model_folder
-from specbench.engine.models.identity import loaded_hashes, vocabulary_hash, weights_hash
-from specbench.engine.models.load import DRAFT_OPTION, OPENVINO, device_of, load_model, load_tokenizer, type_of
+from specbench.engine.models.identity import loaded_hashes, weights_hash
+from specbench.engine.models.load import DRAFT_OPTION, OPENVINO, device_of, load_model, type_of
 from specbench.engine.models.room import Coming, check_room
+from specbench.engine.models.tokenizer import load_tokenizer, vocabulary_hash
 from specbench.engine.penalties import OFF, Penalties
 from specbench.engine.prefix import Prefixes
 from specbench.engine.rounding import off, tolerance

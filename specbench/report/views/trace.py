@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
 
@@ -137,8 +137,8 @@ def _split(steps: Sequence[Step], at: int) -> tuple[list[Step], list[Step]]:
             before.append(step)
             continue
         if room:
-            before.append(replace(step, pieces=step.pieces[:room], rejected=(), unread=(), cut=()))
-        after.append(replace(step, pieces=step.pieces[room:]))
+            before.append(step._replace(pieces=step.pieces[:room], rejected=(), unread=(), cut=()))
+        after.append(step._replace(pieces=step.pieces[room:]))
     return before, after
 
 

@@ -13,8 +13,8 @@ import torch
 from transformers import PreTrainedModel
 
 from specbench.config import ModelSpec, PairSpec
-from specbench.engine.models.identity import vocabulary_hash
 from specbench.engine.models.pair import Pair, load_pair
+from specbench.engine.models.tokenizer import vocabulary_hash
 from specbench.engine.session import Session, common, positions
 from specbench.engine.translate import Reading, Translation
 

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from specbench import config
 from specbench.cli.datastore import build_datastore
 from specbench.config import UserError
-from specbench.engine.models.identity import vocabulary_hash
-from specbench.engine.models.load import load_tokenizer
+from specbench.engine.models.tokenizer import load_tokenizer, vocabulary_hash
 from specbench.methods.lookup.rest_datastore import END, SHIPPED, Datastore, find_datastore
 from specbench.training import rest
 from specbench.training.rest import build, suffixes

@@ -11,8 +11,8 @@ from made_runs import TOKENIZER, add_sample, drafted, manifest, write
 from refusals import one_line_error
 
 from specbench.config import UserError
-from specbench.engine.models.identity import vocabulary_hash
 from specbench.engine.models.pair import Pair
+from specbench.engine.models.tokenizer import vocabulary_hash
 from specbench.engine.types import Round
 from specbench.methods.lossy.csd_memory import Counts, find_memory, merge, read_counts, read_memory, write_memory
 from specbench.training import csd as training
