@@ -16,11 +16,11 @@ from specbench.config import load_pair as read_pair
 from specbench.engine.clock import now
 from specbench.engine.models.pair import load_pair
 from specbench.engine.types import Sampling
-from specbench.methods.lookup import pld, suffix
+from specbench.methods.lookup import pld, sam, suffix
 
 CONTEXTS = (1_000, 8_000)
 ROUNDS, STEP, TIMES = 300, 3, 5
-METHODS = {"pld": pld, "suffix": suffix, "suffixdecoding": suffix, "anpd": suffix, "sam": suffix}
+METHODS = {"pld": pld, "suffix": suffix, "suffixdecoding": suffix, "anpd": suffix, "sam": sam}
 
 
 def main() -> int:
@@ -57,9 +57,10 @@ def parts(text: list[int], length: int) -> tuple[float, float]:
     settings = suffix.Settings(**load_method("suffix").values)
     results = []
     for _ in range(TIMES):
-        automaton = suffix.Automaton(settings.longest + settings.gamma)
+        automaton = suffix.Automaton(settings.depth)
         drafter = suffix.SuffixDrafter(settings, torch.device("cpu"))
         automaton.extend(text[:length])
+        drafter.begin(text[:length])
         taking, looking = [], []
         for at in range(length, length + ROUNDS * STEP, STEP):
             began = now()

@@ -336,7 +336,7 @@ def test_only_methods_that_draft_without_a_model_have_a_drafter():
             continue
         if hasattr(module, "drafter"):
             results.append(config.load_method(name).method)
-    assert set(results) <= {"pld", "rest", "suffix"} and {"pld", "suffix"} <= set(results)
+    assert set(results) <= {"pld", "rest", "sam", "suffix"} and {"pld", "suffix"} <= set(results)
 
 
 def test_ids_that_a_pair_does_not_have(tmp_path):

@@ -1,8 +1,8 @@
 """Suffix decoding: what followed the end of the text at earlier places, in the text or in earlier answers. Lossless.
 
 SuffixDecoding (Oliaro et al., arXiv 2411.04975): of all earlier occurrences of all suffixes of the text, the draft is
-the continuation with the most expected tokens, by counts. With other settings it is close to SAM-Decoding (Hu et al.,
-arXiv 2411.10666) and ANPD (Ou et al., arXiv 2404.08698), which follow the longest suffix.
+the continuation with the most expected tokens, by counts. With other settings it is close to ANPD (Ou et al., arXiv
+2404.08698), which follows the longest suffix.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,10 +26,12 @@ from specbench.methods.trees.rsd import refuse_long
 Found = tuple[list[int], tuple[int, ...] | None, float]  # tokens, parents (None: a chain), expected tokens
 NOTHING: Found = [], None, 0.0
 ROUNDING = 1e-9  # expected tokens; of what is equal but for it the longest suffix counts
+WHOLE = 1e-6  # what the official code adds to the number of tokens before it is cut to a whole one
 State = dict[str, Any]
 
 
 class Settings(Base):
+    depth: int = Field(ge=2, description="the most tokens of a suffix and what is drafted after it, together")
     longest: int = Field(ge=1, description="tokens of the longest suffix that is looked up")
     shortest: int = Field(ge=1, description="tokens of the shortest one")
     match: Literal["best", "longest"] = Field(description="which suffix drafts: most expected tokens, or the longest")
@@ -43,6 +45,7 @@ class Settings(Base):
     fallback_score: float = Field(ge=0, description="that is, fewer tokens than this")
     fallback_gamma: int = Field(ge=1, description="tokens of the draft model's chain")
 
+    _deep = bounded("longest", "depth")
     _fits = bounded("shortest", "longest")
 
     def reach(self) -> int:
@@ -65,24 +68,38 @@ class SuffixDrafter:
         """Forget all earlier answers."""
         self.answers: list[list[int]] = []
         self.remembered = 0  # answers since the beginning, those that were dropped later among them
+        self._search([])
+
+    def _search(self, answers: list[list[int]]) -> None:
+        """Search these answers, and no others."""
         self.earlier = self._automaton()
+        self.entered: list[int] = []  # the answer in progress, as far as it is searched, too
+        for answer in answers:
+            self.earlier.extend([*answer, END])
 
     def _automaton(self) -> Automaton:
-        return Automaton(self.settings.longest + self.settings.gamma)
+        return Automaton(self.settings.depth)
 
     def begin(self, prompt: list[int]) -> None:
-        self.text, self.read, self.match = self._automaton(), 0, Match(0, 0)
+        if self.entered:  # its text did not end
+            self._search(self.answers)
+        self.text, self.read, self.match, self.prompt = self._automaton(), 0, Match(0, 0), len(prompt)
         self._advance(prompt)
         if self.model:
             self.model.begin(prompt)
 
     def _advance(self, context: list[int]) -> None:
-        """Take in what is new in `context`, which only grows."""
-        new = context[self.read :]
+        """Take in what is new in `context`, which only grows. The answer so far is searched as earlier ones are."""
+        new, longest = context[self.read :], self.settings.longest
         self.text.extend(new)
-        if self.answers:
-            for token in new:
-                self.match = self.earlier.follow(self.match, token, self.settings.longest)
+        if self.settings.answers:
+            for place, token in enumerate(new, self.read):
+                self.match = self.earlier.follow(self.match, token, longest)
+                if place >= self.prompt:
+                    self.earlier.extend([token])
+                    self.entered.append(token)
+                    own = self.earlier.ending(min(len(self.entered), longest))
+                    self.match = max(self.earlier.held(self.match), own, key=lambda match: match.length)
         self.read = len(context)
 
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
@@ -102,33 +119,52 @@ class SuffixDrafter:
     def _best(self, automaton: Automaton, matches: Iterable[Match], gamma: int) -> Found:
         """The continuation with the most expected tokens, of the matches from the longest on."""
         settings, best = self.settings, NOTHING
-        candidate: Found
-        for state, length in matches:
-            most = min(gamma, int(settings.factor * length + settings.offset))
-            if length < settings.shortest or most <= best[2]:  # a token cannot be expected more than once
+        for state, whole in matches:
+            length, shorter = min(whole, self.read - 1), automaton.length[automaton.link[state]]
+            sizes = self._sizes(length, shorter, gamma)
+            if length > shorter and max(sizes, default=0) <= best[2]:  # a token cannot be expected more than once
                 break
-            if settings.form == "chain":
-                tokens, score = automaton.chain(state, most, settings.probability)
-                candidate = tokens, None, score
-            else:
-                candidate = automaton.tree(state, most, most, settings.probability)
-            if candidate[2] > best[2] + ROUNDING:
-                best = candidate
-            if settings.match == "longest":
+            for most, levels in sizes.items():
+                candidate = self._after(automaton, state, most, levels)
+                if candidate[2] > best[2] + ROUNDING:
+                    best = candidate
+            if settings.match == "longest" and sizes:
                 break
         return best
 
+    def _after(self, automaton: Automaton, state: int, most: int, levels: int) -> Found:
+        """What follows a suffix: at most so many tokens and levels."""
+        if self.settings.form == "tree":
+            return automaton.tree(state, most, levels, self.settings.probability)
+        tokens, score = automaton.chain(state, min(most, levels), self.settings.probability)
+        return tokens, None, score
+
+    def _sizes(self, length: int, shorter: int, gamma: int) -> dict[int, int]:
+        """The most tokens of a draft after a suffix, or after one that ends at the same places: with how many levels.
+
+        Those have more than `shorter` tokens, up to `length`. Since a suffix and its draft have at most `depth` tokens
+        together, more levels may follow a shorter one of them.
+        """
+        settings = self.settings
+        sizes: dict[int, int] = {}
+        for tokens in range(length, max(shorter, settings.shortest - 1), -1):
+            most, levels = min(gamma, int(settings.factor * tokens + settings.offset + WHOLE)), settings.depth - tokens
+            sizes[most] = levels
+            if most <= levels:
+                break
+        return sizes
+
     def remember(self, answer: list[int]) -> None:
-        """Search this answer, too, from the next text on. Where there are too many, the older half is dropped."""
+        """Search this answer, too, to its end. Where there are too many, the older half is dropped."""
         if not self.settings.answers:
             return
         before, self.answers = self.answers, kept([*self.answers, answer], self.settings.answers)
         self.remembered += 1
-        new = [answer]
-        if len(self.answers) <= len(before):
-            self.earlier, new = self._automaton(), self.answers
-        for tokens in new:
-            self.earlier.extend([*tokens, END])
+        if len(self.answers) <= len(before) or answer[: len(self.entered)] != self.entered:
+            self._search(self.answers)
+        else:
+            self.earlier.extend([*answer[len(self.entered) :], END])
+            self.entered = []
 
     def state(self) -> State | None:
         """The earlier answers, and how many there ever were; None where none are kept."""

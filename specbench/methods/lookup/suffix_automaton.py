@@ -31,6 +31,9 @@ class Automaton:
         self.link = [-1]
         self.length = [0]  # of the longest word of each state
         self.count = [0]  # occurrences of the words of each state, where its shortest is of at most `depth` tokens
+        self.first = [0]  # tokens of the text up to the end of their first occurrence
+        self.latest = [0]  # and of their last one, where `count` is known
+        self.size = 0  # tokens of the text
         self._last = 0  # the state of the whole text
         self._recent, self._held = 0, 0  # the state of the last `depth` tokens, and how many these are
 
@@ -41,7 +44,8 @@ class Automaton:
 
     def _append(self, token: int) -> None:
         followers, link, length = self.followers, self.link, self.length
-        new = self._state({}, 0, length[self._last] + 1, 0)
+        self.size += 1
+        new = self._state({}, 0, length[self._last] + 1, 0, self.size)
         state = self._last
         while state >= 0 and token not in followers[state]:
             followers[state][token] = new
@@ -55,18 +59,23 @@ class Automaton:
         self._recent = state = self._holding(self._recent, self._held)
         while state:
             self.count[state] += 1
+            self.latest[state] = self.size
             state = link[state]
 
-    def _state(self, followers: dict[int, int], link: int, length: int, count: int) -> int:
+    def _state(self, followers: dict[int, int], link: int, length: int, count: int, first: int) -> int:
         self.followers.append(followers)
         self.link.append(link)
         self.length.append(length)
         self.count.append(count)
+        self.first.append(first)
+        self.latest.append(first)
         return len(self.link) - 1
 
     def _split(self, state: int, token: int, old: int) -> int:
         """A new state for the words of `old` that are no longer than those of `state` and `token`."""
-        shorter = self._state(dict(self.followers[old]), self.link[old], self.length[state] + 1, self.count[old])
+        length = self.length[state] + 1
+        shorter = self._state(dict(self.followers[old]), self.link[old], length, self.count[old], self.first[old])
+        self.latest[shorter] = self.latest[old]
         while state >= 0 and self.followers[state].get(token) == old:
             self.followers[state][token] = shorter
             state = self.link[state]
@@ -87,6 +96,22 @@ class Automaton:
             length = min(self.length[state], self._held, longest)
             if self.count[state] > 1 and length > shorter:
                 yield Match(state, length)
+            state = self.link[state]
+
+    def ending(self, length: int) -> Match:
+        """The last tokens of the text, at most `depth` of them, wherever else they occur."""
+        length = min(length, self._held)
+        return Match(self._holding(self._recent, length), length)
+
+    def held(self, match: Match) -> Match:
+        """The state of a match after the text has grown: states split."""
+        return Match(self._holding(*match), match.length)
+
+    def earlier(self) -> Iterator[Match]:
+        """As `repeated`, but of any length, from the longest on."""
+        state = self.link[self._last]
+        while state > 0:
+            yield Match(state, self.length[state])
             state = self.link[state]
 
     def follow(self, match: Match, token: int, longest: int) -> Match:
@@ -110,34 +135,36 @@ class Automaton:
     def chain(self, state: int, most: int, least: float) -> tuple[list[int], float]:
         """The most frequent tokens after a state, one after another, and the sum of their paths' probabilities.
 
-        A token's probability is its share of all that followed; a path's is their product. The chain ends before END,
-        after `most` tokens, and before a path's probability falls below `least`. Of equal tokens the earlier goes on.
+        A token's probability is its share of all occurrences of what stands before it, the end of the text among them;
+        a path's is their product. The chain ends where only END follows, after `most` tokens, and before a path's
+        probability falls below `least`. Of equal tokens the one goes on that followed last, and of those that followed
+        once the first one.
         """
         tokens: list[int] = []
         path, score = 1.0, 0.0
-        while len(tokens) < most and (followers := self.followers[state]):
-            token, state, share = self._commonest(followers)
-            path *= share
-            if token == END or path < least:
+        while len(tokens) < most and (found := self._commonest(self.followers[state])):
+            token, after = found
+            path *= self.count[after] / self.count[state]
+            if path < least:
                 break
+            state = after
             tokens.append(token)
             score += path
         return tokens, score
 
-    def _commonest(self, followers: dict[int, int]) -> tuple[int, int, float]:
-        """The most frequent of the tokens that follow, its state, and its share."""
-        if len(followers) == 1:
-            [(token, state)] = followers.items()
-            return token, state, 1.0
-        counts = [self.count[state] for state in followers.values()]
-        best = max(counts)
-        token = list(followers)[counts.index(best)]
-        return token, followers[token], best / sum(counts)
+    def _commonest(self, followers: dict[int, int]) -> tuple[int, int] | None:
+        """The most frequent of the tokens that follow, and its state."""
+        best, most, latest = None, 0, 0
+        for token, state in followers.items():
+            count = self.count[state]
+            if token != END and (count > most or (count == most > 1 and self.latest[state] > latest)):
+                best, most, latest = (token, state), count, self.latest[state]
+        return best
 
     def tree(self, state: int, most: int, levels: int, least: float) -> tuple[list[int], tuple[int, ...], float]:
         """The `most` likeliest paths after a state: tokens [K], parents [K], and the sum of the paths' probabilities.
 
-        Probabilities, END and `least` are as in `chain`; no path has more than `levels` tokens.
+        Probabilities and `least` are as in `chain`; no path has more than `levels` tokens.
         """
         tokens: list[int] = []
         parents: list[int] = []
@@ -147,10 +174,8 @@ class Automaton:
 
         def push(path: float, state: int, parent: int, level: int) -> None:
             nonlocal entries
-            followers = self.followers[state]
-            total = sum(self.count[next_state] for next_state in followers.values())
-            for token, next_state in followers.items():
-                chance = path * self.count[next_state] / total
+            for token, next_state in self.followers[state].items():
+                chance = path * self.count[next_state] / self.count[state]
                 if token != END and chance >= least:
                     entries += 1  # of equal paths the earlier one goes first
                     heapq.heappush(heap, (-chance, entries, token, next_state, parent, level))

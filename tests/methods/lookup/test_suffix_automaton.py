@@ -83,11 +83,11 @@ TEXT = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2]
 @pytest.mark.parametrize(
     ("most", "least", "tokens", "score"),
     [
-        # 3 with 2/3; after 1 2 3 always 1 2; after 1 2 3 1 2 once 3 and once 4: the first, 1/3.
-        (1, 0.0, [3], 2 / 3),
-        (3, 0.0, [3, 1, 2], 3 * 2 / 3),
-        (4, 0.0, [3, 1, 2, 3], 3 * 2 / 3 + 1 / 3),
-        (4, 0.5, [3, 1, 2], 3 * 2 / 3),
+        # 3 after two of four times 1 2; after 1 2 3 always 1 2; after 1 2 3 1 2 once 3 and once 4: the first, 1/4.
+        (1, 0.0, [3], 1 / 2),
+        (3, 0.0, [3, 1, 2], 3 / 2),
+        (4, 0.0, [3, 1, 2, 3], 3 / 2 + 1 / 4),
+        (4, 0.5, [3, 1, 2], 3 / 2),
         (4, 0.7, [], 0.0),
     ],
 )
@@ -98,14 +98,39 @@ def test_a_chain_by_hand(most, least, tokens, score):
 
 
 def test_a_tree_by_hand():
-    """3, 3-1, 3-1-2 with 2/3; 4, 4-1, 4-1-2 and 3-1-2-3, 3-1-2-4 with 1/3, in the order in which they are reached."""
+    """3, 3-1, 3-1-2 with 1/2; 4, 4-1, 4-1-2 and 3-1-2-3, 3-1-2-4 with 1/4, in the order in which they are reached."""
     automaton = built(TEXT)
     state = state_of(automaton, [1, 2])
     tokens, parents, score = automaton.tree(state, 5, 9, 0.0)
-    assert (tokens, parents) == ([3, 1, 2, 4, 3], (-1, 0, 1, -1, 2)) and score == pytest.approx(3 * 2 / 3 + 2 / 3)
+    assert (tokens, parents) == ([3, 1, 2, 4, 3], (-1, 0, 1, -1, 2)) and score == pytest.approx(3 / 2 + 2 / 4)
     tokens, parents, _ = automaton.tree(state, 9, 2, 0.0)
     assert (tokens, parents) == ([3, 1, 4, 1], (-1, 0, -1, 2)), "two levels"
     assert automaton.tree(state, 9, 9, 0.5)[0] == [3, 1, 2]
+
+
+def test_of_tokens_that_follow_equally_often():
+    """Once: the first of them. More often: the last one."""
+    automaton = built([1, 2, 1, 3, 1])
+    assert automaton.chain(state_of(automaton, [1]), 1, 0.0)[0] == [2]
+    automaton.extend([2, 1, 3, 1])
+    assert automaton.chain(state_of(automaton, [1]), 1, 0.0)[0] == [3]
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, st.integers(1, 8))
+def test_where_a_subword_occurs_first_and_last_and_which_end_stands_earlier(text, depth):
+    automaton = built(text, depth)
+    for start in range(len(text)):
+        for end in range(start + 1, min(len(text), start + depth) + 1):
+            word, state = text[start:end], state_of(automaton, text[start:end])
+            ends = [i for i in range(len(word), len(text) + 1) if text[i - len(word) : i] == word]
+            assert (automaton.first[state], automaton.latest[state]) == (ends[0], ends[-1])
+    for length in range(1, depth + 1):
+        found = automaton.ending(length)
+        assert found == (state_of(automaton, text[-length:]), min(length, len(text)))
+    lengths = [n for n in range(1, len(text)) if occurrences(text, text[len(text) - n :]) > 1]
+    ends = {occurrences(text, text[len(text) - n :]): n for n in lengths}  # the longest of those with the same places
+    assert [match.length for match in automaton.earlier()] == sorted(ends.values(), reverse=True)
 
 
 def test_the_end_of_a_text_is_not_drafted():

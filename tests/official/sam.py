@@ -1,0 +1,55 @@
+"""Makes sam.json: drafts of SAM-Decoding's own code. Call with a folder that holds a checkout of it:
+
+python tests/official/sam.py SAM tests/official/sam.json
+
+SAM is github.com/hyx1999/SAM-Decoding at 18c41f05. Its file samd/sam/dyn_sam.py is read; called are add_tokens, lookup
+and gen_draft of DynSAM, as `DraftModel` in samd/draft.py does. Stored drafts lack the last committed token, with
+which they begin there, and the zeros that fill them up.
+"""
+
+import importlib.util
+import json
+import random
+import sys
+import types
+from pathlib import Path
+
+
+def case(number: int, official) -> dict:
+    rng = random.Random(number)
+    alphabet = 2 + number % 9
+
+    def some(length):
+        if rng.random() < 0.5:
+            start = rng.randrange(alphabet)
+            return [1 + (start + place) % alphabet for place in range(length)]
+        return [rng.randrange(1, alphabet + 1) for _ in range(length)]
+
+    automaton = official.DynSAM(40)
+    text, rounds, drafts = [], [], []
+    for size in [rng.randrange(3, 150), *(rng.randrange(1, 9) for _ in range(5))]:
+        tokens = some(size)
+        automaton.add_tokens(tokens)
+        text += tokens
+        last = rng.choice(text[-8:])  # committed, but not read yet
+        index, length = automaton.lookup(last)
+        drafted = automaton.gen_draft(index, last)[1:]
+        while drafted and not drafted[-1]:
+            drafted.pop()
+        rounds.append(tokens)
+        drafts.append([last, length, drafted])
+    return {"rounds": rounds, "drafts": drafts}
+
+
+def main(checkout: str, out: str, count: str = "12") -> None:
+    sys.modules["tqdm"] = types.ModuleType("tqdm")
+    sys.modules["tqdm"].tqdm = None
+    spec = importlib.util.spec_from_file_location("dyn_sam", Path(checkout, "samd/sam/dyn_sam.py"))
+    official = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(official)
+    cases = [case(number, official) for number in range(int(count))]
+    Path(out).write_text("[\n" + ",\n".join(map(json.dumps, cases)) + "\n]\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
