@@ -225,25 +225,22 @@ def run_plan(plan: Plan, folder: str | Path | None = None) -> Run:
     return done
 
 
-def load_pair(pair: str = "pocket", device: str = "auto", dtype: str = "auto", runtime: str = "eager") -> "Pair":
+def load_pair(pair: str = "pocket", device: str = "auto", dtype: str = "auto", runtime: str = "auto") -> "Pair":
     """The models of a pair with their tokenizer, to decode many prompts with.
 
     Args:
         pair: a name, a YAML file, or target=NAME_OR_PATH,draft=NAME_OR_PATH.
         device: auto, cpu, cuda or cuda:N.
         dtype: auto (the pair's own), or a torch dtype such as float64.
-        runtime: eager, static, graph or openvino.
+        runtime: eager, static, graph, openvino, or auto: static, or eager for models that static does not know.
 
     Raises:
         UserError: a model does not exist, cannot be loaded, or does not fit the other.
     """
-    from dataclasses import replace
-
     from specbench.engine.models import pair as pairs
     from specbench.engine.runtimes import choose
 
-    loaded = pairs.load_pair(config.load_pair(pair), device, dtype, runtime=runtime)
-    return replace(loaded, runtime=choose.runtime(runtime, loaded))
+    return choose.placed(runtime, pairs.load_pair(config.load_pair(pair), device, dtype, runtime=runtime))
 
 
 def decode(

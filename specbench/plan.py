@@ -51,7 +51,7 @@ class Plan(Settings):
     frequency_penalty: float = Field(default=0.0, allow_inf_nan=False)
     device: str = "auto"
     dtype: str = "auto"
-    runtime: str = "eager"
+    runtime: str = "auto"
     batch: int = Field(default=1, ge=1, description="documents that are decoded together")
     time_documents: int = Field(default=0, ge=0, description="documents of each task that a run in batches times alone")
     untimed: bool = Field(default=False, description="leave times out, as where processes share a device")

@@ -114,11 +114,41 @@ def warn(line: str) -> None:
 
 @contextmanager
 def progress(label: str, total: int, aside: bool = False) -> Iterator[Callable[[int], None]]:
-    """A progress bar; yields a function that advances it by a count. With `aside` it is drawn on stderr."""
+    """A progress bar, or lines at times if there is no terminal; yields a function that advances it by a count.
+
+    With `aside` it is drawn on stderr.
+    """
+    drawn_on = PlainConsole(stderr=True) if aside else console
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=PlainConsole(stderr=True) if aside else console) as bar:
+    with Progress(*columns, console=drawn_on, disable=not drawn_on.is_terminal) as bar:
         task = bar.add_task(label, total=total)
-        yield lambda count: bar.advance(task, count)
+        lines = _Lines(drawn_on, label, total)
+
+        def advance(count: int) -> None:
+            bar.advance(task, count)
+            if not drawn_on.is_terminal:
+                lines.advance(count)
+
+        yield advance
+
+
+class _Lines:
+    """Progress by a line every QUIET_SECONDS, and one at the end of what took longer than that."""
+
+    def __init__(self, drawn_on: Console, label: str, total: int) -> None:
+        self._console, self._label, self._total = drawn_on, label, total
+        self._done = 0
+        self._began = self._printed = time.monotonic()
+
+    def advance(self, count: int) -> None:
+        self._done += count
+        now = time.monotonic()
+        said = self._printed > self._began and self._done >= self._total
+        if not count or (now - self._printed <= QUIET_SECONDS and not said):
+            return
+        left = (now - self._began) / self._done * (self._total - self._done)
+        self._console.print(f"{self._label} {self._done}/{self._total}  {duration(left)} left", highlight=False)
+        self._printed = now
 
 
 class RunProgress:

@@ -8,7 +8,7 @@ from typer import Option
 
 from specbench import config
 from specbench.cli.errors import check_names, check_out, user_errors
-from specbench.cli.groups import Machine, Models, Place, Prompts, Staffed, chosen_pair, with_groups
+from specbench.cli.groups import Machine, Models, Prompts, Staffed, chosen_pair, with_groups
 from specbench.cli.options import AllowCodeExecution, AllowEntryPoint, Device, Draft, Dtype, Target, known
 from specbench.config import UserError
 from specbench.permissions import permitted
@@ -166,7 +166,7 @@ def doctor(
     target: Target = None,
     draft: Draft = None,
     suite: Annotated[str | None, Option(help="also look at a suite", autocompletion=known("suites"))] = None,
-    place: Place,
+    machine: Machine,
     json: Annotated[bool, Option("--json", help="print the findings as JSON and nothing else")] = False,
 ) -> None:
     """Find what would make the figures of this machine, a pair or a suite wrong. Exit code 1 on an error.
@@ -181,4 +181,6 @@ def doctor(
 
         from specbench.studies import doctor as module  # after the names are checked, as this import takes seconds
 
-        raise typer.Exit(module.main(chosen, suite, place.device, place.dtype, place.data_dir, json))
+        raise typer.Exit(
+            module.main(chosen, suite, machine.device, machine.dtype, machine.data_dir, json, machine.runtime)
+        )

@@ -210,7 +210,7 @@ class Place:
 class Machine(Place):
     """The same, with how forwards are computed."""
 
-    runtime: Runtime = "eager"
+    runtime: Runtime = "auto"
 
 
 @dataclass(frozen=True)

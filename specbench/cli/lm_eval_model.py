@@ -25,7 +25,7 @@ from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.choose import AUTO
 from specbench.engine.runtimes.types import Runtime
 from specbench.engine.types import Sampling
-from specbench.measure.prepare import build, try_method, warn
+from specbench.measure.prepare import build, try_method
 from specbench.measure.prompts import encode
 from specbench.permissions import permitted
 
@@ -97,7 +97,7 @@ class SpecbenchLM(LM):
 
 
 def text_generator(
-    pair: str, method: str, device: str = "auto", dtype: str = "auto", runtime: str = "eager"
+    pair: str, method: str, device: str = "auto", dtype: str = "auto", runtime: str = "auto"
 ) -> Callable[..., str]:
     """A function (prompt, until, max_new_tokens, temperature, task) -> text.
 
@@ -111,7 +111,7 @@ def text_generator(
         def trial(candidate: Runtime) -> None:
             try_method(spec, replace(loaded, runtime=candidate), [0] * 8)
 
-        chosen, _ = choose.fastest(loaded, trial, warn)
+        chosen, _ = choose.fastest(loaded, trial)
     else:
         chosen = choose.runtime(runtime, loaded)
     loaded = replace(loaded, runtime=chosen)

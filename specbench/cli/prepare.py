@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from specbench.base.console import say
 from specbench.cli.errors import check_names, user_errors
-from specbench.cli.groups import Models, Place, Staffed, with_groups
+from specbench.cli.groups import Machine, Models, Staffed, with_groups
 from specbench.cli.options import AllowCodeExecution, RunOut, Set, known
 from specbench.config import UserError
 from specbench.permissions import permitted
@@ -57,7 +57,7 @@ class Calibration(Models):
 
 
 @with_groups
-def calibrate(*, options: Calibration, set_: Set = None, staffed: Staffed, place: Place) -> None:
+def calibrate(*, options: Calibration, set_: Set = None, staffed: Staffed, machine: Machine) -> None:
     """Fill CSD's correction memory from calibration documents (never test ones), by plain speculative sampling.
 
     In a folder, each task has a file with its own counts; other tasks use `universal.parquet`, the sum of all.
@@ -74,7 +74,7 @@ def calibrate(*, options: Calibration, set_: Set = None, staffed: Staffed, place
         check_names(options.chosen, options.suite, options.method)
         from specbench.training import csd  # after the names are checked, as this import takes seconds
 
-        csd.calibrate(assignments=set_ or [], staffing=staffed.staffing(), **options.values(), **place.of_plan())
+        csd.calibrate(assignments=set_ or [], staffing=staffed.staffing(), **options.values(), **machine.of_plan())
 
 
 @with_groups
@@ -135,7 +135,7 @@ def train(
         Option("--evaluate", help="draft: then decode the held-out documents by sps, before and after training"),
     ] = False,
     staffed: Staffed,
-    place: Place,
+    machine: Machine,
     out: Annotated[
         Path | None, Option(help="head file (draft: folder) to write; default: METHOD-PAIR.safetensors (draft-PAIR)")
     ] = None,
@@ -178,7 +178,7 @@ def train(
             documents=documents,
             seed=seed,
             assignments=set_ or [],
-            **place.of_plan(),
+            **machine.of_plan(),
             out=out,
             data=data or [],
             recipe=recipe or [],
@@ -196,7 +196,8 @@ def train(
             from specbench.training.publish import held_out_prompts
 
             prompts = held_out_prompts(job.out)
-            runs = list(drafts.evaluate(job.plan.pair, job.out, job.spec, prompts, seed, place.device, place.dtype))
+            where = machine.device, machine.dtype, machine.runtime
+            runs = list(drafts.evaluate(job.plan.pair, job.out, job.spec, prompts, seed, *where))
             if len(runs) == 2:
                 show(drafts_finding(runs, None, [], aside=False))
 

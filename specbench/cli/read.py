@@ -13,7 +13,7 @@ from typer import Argument, Option
 from specbench import config
 from specbench.base.console import console, say
 from specbench.cli.errors import user_errors
-from specbench.cli.groups import Place, Pooled, with_groups
+from specbench.cli.groups import Machine, Pooled, with_groups
 from specbench.cli.options import (
     AllowCodeExecution,
     AllowMismatch,
@@ -128,7 +128,7 @@ def tables(
     limit: Limit = None,
     repeats: Repeats = 1,
     seed: Seed = 0,
-    place: Place,
+    machine: Machine,
     batch: RowsTogether = 1,
     time_documents: TimeDocuments = 0,
     allow_mismatch: AllowMismatch = None,
@@ -154,7 +154,7 @@ def tables(
 
     with user_errors(), permitted(allow_code_execution=allow_code_execution, fetch_models=True):
         options = {"repeats": repeats, "seed": seed, "batch": batch, "time_documents": time_documents}
-        options |= place.of_plan() | {"untimed": pooled.untimed}
+        options |= machine.of_plan() | {"untimed": pooled.untimed}
         allowed, staffing = allow_mismatch or [], pooled.staffing()
         raise typer.Exit(
             reproduce.tables(runs or [], paper, pair, suite, limit, check, out, allowed, staffing, **options)

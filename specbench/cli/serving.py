@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from specbench.base.console import PlainConsole, progress
 from specbench.cli.errors import check_out, numbers, user_errors, whole_numbers
-from specbench.cli.groups import Machine, Place, Texts, with_groups
+from specbench.cli.groups import Machine, Texts, with_groups
 from specbench.cli.options import (
     AllowCodeExecution,
     AllowEntryPoint,
@@ -41,7 +41,7 @@ def throughput(
     batch: Annotated[str, Option(help="how many texts are decoded together")] = "1,2,4,8,16,32",
     batches: Annotated[int, Option(min=2, help="the least number of batches of each size; prompts may repeat")] = 6,
     limit: Annotated[int, Option(min=1, help="documents of each task")] = 8,
-    place: Place,
+    place: Machine,
     out: CellsOut = None,
     format: Annotated[Printed, Option(help="how to print it")] = Printed.table,
     allow_code_execution: AllowCodeExecution = False,

@@ -111,7 +111,7 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
 
 
 def load_models(plan: Plan, runtime: str | None = None) -> Pair:
-    """The plan's models at `runtime`, by default the plan's, with its penalties; if that is `auto`, at the pair's own.
+    """The plan's models at `runtime`, by default the plan's, with its penalties; `auto` is the usual one here.
 
     Weights in fewer bits are those of the plan's runtime, whatever computes with them. For servers alone only the
     tokenizer is loaded.
@@ -126,8 +126,7 @@ def load_models(plan: Plan, runtime: str | None = None) -> Pair:
     pair = load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle, plan.runtime)
     penalties = Sampling(**plan.sampling.model_dump()).penalties
     pair = replace(pair, penalties=penalties, ignore_eos=plan.ignore_eos)
-    name = runtime or plan.runtime
-    return pair if name == AUTO else replace(pair, runtime=choose.runtime(name, pair))
+    return choose.placed(runtime or plan.runtime, pair)
 
 
 def load_models_of(run: StoredRun, runtime: str | None = None) -> Pair:
@@ -208,7 +207,7 @@ def build_alone(spec: MethodSpec, pair: Pair) -> Method:
 
 
 def at_runtime(plan: Plan, pair: Pair, prompt: list[int], length: int, name: str) -> tuple[Pair, str]:
-    """The pair at a runtime by name, and why it was chosen; `auto` is the fastest that runs all methods of the plan.
+    """The pair at a runtime by name, and why it was chosen; `auto` is what suits all methods of the plan.
 
     Runtimes are tried on the prompt, repeated up to `length` tokens or as many as the pair's context has room for.
     """
@@ -225,9 +224,10 @@ def at_runtime(plan: Plan, pair: Pair, prompt: list[int], length: int, name: str
             with suppress_failures():
                 try_method(spec, replace(pair, runtime=candidate), text, Sampling(plan.temperature))
 
-    fastest, why = choose.fastest(pair, trial, warn)
-    console.print(f"runtime: {fastest.name} ({why})", style="dim", highlight=False)
-    return replace(pair, runtime=fastest), why
+    chosen, why = choose.fastest(pair, trial)
+    if chosen is not pair.runtime:
+        console.print(f"runtime: {chosen.name} ({why})", style="dim", highlight=False, soft_wrap=True)
+    return replace(pair, runtime=chosen), why
 
 
 def try_method(spec: MethodSpec, pair: Pair, prompt: list[int], sampling: Sampling = Sampling()) -> None:  # noqa: B008

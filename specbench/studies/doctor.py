@@ -14,6 +14,7 @@ from specbench import config
 from specbench.base.console import console
 from specbench.config import PairSpec, UserError
 from specbench.engine.models.pair import Pair, load_pair
+from specbench.engine.runtimes import choose
 from specbench.measure.machine import Finding, machine_findings
 from specbench.studies.doctor_pair import pair_findings, suite_findings, suite_requests
 from specbench.tasks.harness import Request
@@ -34,6 +35,7 @@ def main(
     dtype: str,
     data_dir: Path | None,
     as_json: bool = False,
+    runtime: str = "auto",
 ) -> int:
     """Print the findings; return the exit code, 1 if one of them is an error.
 
@@ -53,7 +55,7 @@ def main(
     if pair:
         try:
             with _waiting(f"loading {spec.name}", as_json):
-                loaded = load_pair(spec, device, dtype)
+                loaded = choose.placed(runtime, load_pair(spec, device, dtype, runtime=runtime))
         except UserError as error:
             report(f"pair {spec.name}", [unloadable(error)])
     shown: list[Request] = []

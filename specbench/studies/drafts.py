@@ -161,7 +161,14 @@ def tested_places(run: StoredRun, method: str) -> dict[tuple[Any, ...], list[int
 
 
 def evaluate(
-    pair: PairSpec, draft: Path, spec: MethodSpec, prompts: Path, seed: int, device: str, dtype: str
+    pair: PairSpec,
+    draft: Path,
+    spec: MethodSpec,
+    prompts: Path,
+    seed: int,
+    device: str,
+    dtype: str,
+    runtime: str = "auto",
 ) -> Iterator[Path]:
     """Decode prompts at temperature 1, plainly and by a method, with a pair's draft and then with another one.
 
@@ -183,6 +190,7 @@ def evaluate(
             seed=seed,
             device=device,
             dtype=dtype,
+            runtime=runtime,
         )
         folder = draft.with_name(f"{draft.name}.{name}")
         begun = folder if (folder / "manifest.json").exists() else None

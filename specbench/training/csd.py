@@ -20,6 +20,7 @@ from specbench.engine.accept import exact
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.generate import Ending, Limits, until_end
 from specbench.engine.models.pair import Pair, load_pair
+from specbench.engine.runtimes import choose
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Sampling
 from specbench.measure.parts import Advance, Opened, carry_out
@@ -50,10 +51,11 @@ class Text:
 
 @dataclass(frozen=True)
 class Known:
-    """What is calibrated: the pair's name and the hash of its tokenizer, and the texts."""
+    """What is calibrated: the pair's name and the hash of its tokenizer, the runtime that decodes, and the texts."""
 
     name: str
     tokenizer_hash: str
+    runtime: str
     texts: list[Text]
 
 
@@ -68,6 +70,7 @@ def calibrate(
     seed: int,
     device: str,
     dtype: str,
+    runtime: str,
     data_dir: str | None,
     out: Path | None,
     staffing: Staffing | None = None,
@@ -96,7 +99,7 @@ def calibrate(
     gamma = spec.values["gamma"]
     where = corpus or preparing(pair_spec, str(suite), spec, documents, seed, data_dir)
     placed = staffing.device(device) if staffing else device
-    opening = partial(_open, pair_spec, placed, dtype, where, documents, gamma, Sampling(temperature), seed)
+    opening = partial(_open, pair_spec, placed, dtype, runtime, where, documents, gamma, Sampling(temperature), seed)
     known, counted = carry_out(opening, "calibrating", placed, staffing)
     texts = known.texts
     source = {
@@ -104,6 +107,7 @@ def calibrate(
         "documents": min(Counter(text.task for text in texts).values()),
         "temperature": temperature,
         "gamma": gamma,
+        "runtime": known.runtime,
     }
     metadata = {key: json.dumps(value) for key, value in source.items()}
     counts: dict[str, Rejections] = {text.task: Counter() for text in texts}
@@ -129,6 +133,7 @@ def _open(
     spec: config.PairSpec,
     device: str,
     dtype: str,
+    runtime: str,
     where: Plan | Path,
     documents: int,
     gamma: int,
@@ -136,7 +141,7 @@ def _open(
     seed: int,
 ) -> Opened[Known, Rejections]:
     """Load the pair, and the texts of a plan's tasks or a corpus; a part decodes a text and counts its rejections."""
-    pair = load_pair(spec, device, dtype)
+    pair = choose.placed(runtime, load_pair(spec, device, dtype, runtime=runtime))
     if isinstance(where, Plan):
         texts = list(_documents(where, pair, gamma + 1))
     else:
@@ -148,7 +153,7 @@ def _open(
         advance(1)
         return counts
 
-    return Opened(Known(pair.name, pair.tokenizer_hash, texts), len(texts), len(texts), count)
+    return Opened(Known(pair.name, pair.tokenizer_hash, pair.runtime.name, texts), len(texts), len(texts), count)
 
 
 def counting(pair: Pair, gamma: int, sampling: Sampling, seed: int) -> Callable[[Text], Rejections]:

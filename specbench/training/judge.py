@@ -23,6 +23,7 @@ from specbench.training.publish import announce, collecting, flush_right, publis
 from specbench.training.train import Job
 
 SCORED = True  # a trainer that scores what it generates; see train.py
+DECODES = True  # the target and the draft decode what it learns from; see train.py
 SHARED = True  # workers may share what it collects; see train.py
 PENALTIES = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 HELD_OUT = 5  # one document in this many is kept for the figures at the end

@@ -4,8 +4,9 @@ A trainer is a file here, NAME.py or NAME/train.py, with `train(job)`. It learns
 writes one head file (engine/models/heads.py), or a folder of them for a grid of recipes. It may declare `STAGES`, the
 stages of its training, each with a recipe of its own; `GOES_ON`, True if it can begin with an earlier head; `PRESETS`,
 the papers whose recipes it has ("" first: a recipe of the method's own); `SCORED`, True if it scores what it generates;
-and `SHARED`, True if several workers may make what it collects within `collecting`, or the stages or presets in which
-they may. NAME is a method, or `draft`: the pair's draft model, which `sps` decodes with.
+`DECODES`, True if the pair's models decode in sessions, by --runtime, and their weights stay as they are; and `SHARED`,
+True if several workers may make what it collects within `collecting`, or the stages or presets in which they may.
+NAME is a method, or `draft`: the pair's draft model, which `sps` decodes with.
 
 Installed packages bring trainers by entry points of the group `specbench.trainers`: NAME for a method of their own, and
 in the extras NAME.PRESET for a preset of a trainer here. Their recipes lie in a folder `recipes` beside the module.
@@ -23,6 +24,8 @@ from specbench import config, methods, permissions
 from specbench.config import MethodSpec, PairSpec, TaskLine, UserError, plugins
 from specbench.config.own_methods import ENTRY
 from specbench.engine.models.pair import Pair, load_pair
+from specbench.engine.runtimes import choose
+from specbench.engine.runtimes.eager import EAGER
 from specbench.measure import parts
 from specbench.measure.parts import Advance, Opened
 from specbench.measure.staffing import Staffing
@@ -112,6 +115,7 @@ def train(
     assignments: Sequence[str],
     device: str,
     dtype: str,
+    runtime: str,
     data_dir: str | None,
     out: Path | None,
     data: Sequence[str] = (),
@@ -151,6 +155,11 @@ def train(
     if staffing and shared is not True and part not in shared:
         what = f"{method} {part}".strip()
         raise UserError(f"{what} collects nothing that workers could share; leave out --workers")
+    if not getattr(module, "DECODES", False):
+        if runtime not in (choose.AUTO, EAGER.name):
+            what = f"{method} {part}".strip()
+            raise UserError(f"{what} learns from transformers' own forwards, of many texts; leave out --runtime")
+        runtime = EAGER.name
     settled = load_recipe("-".join(part for part in (base, chosen, chosen_preset) if part), recipe)
     axes = parse_grid(grid)
     if settled is None and (recipe or grid):
@@ -184,9 +193,9 @@ def train(
     if staffing:
         placed = staffing.device(device)
         key = f"{base}.{part}" if trainer(f"{base}.{part}") else name
-        opening = partial(_open, key, job, pair_spec, placed, dtype, EACH * staffing.workers)
+        opening = partial(_open, key, job, pair_spec, placed, dtype, runtime, EACH * staffing.workers)
         parts.carry_out(opening, "collecting, in shares", placed, staffing)
-    made = job(pair=load_pair(pair_spec, device, dtype))
+    made = job(pair=choose.placed(runtime, load_pair(pair_spec, device, dtype, runtime=runtime)))
     module.train(made)
     return made
 
@@ -206,10 +215,11 @@ def one_device(pair: PairSpec) -> PairSpec:
 
 
 def _open(
-    name: str, waiting: Callable[..., Job], pair: PairSpec, device: str, dtype: str, count: int
+    name: str, waiting: Callable[..., Job], pair: PairSpec, device: str, dtype: str, runtime: str, count: int
 ) -> Opened[None, None]:
     """Load the pair, which a job waits for; a part collects one share of `count`, and trains nothing."""
-    job, module = waiting(pair=load_pair(pair, device, dtype)), trainer(name)
+    job = waiting(pair=choose.placed(runtime, load_pair(pair, device, dtype, runtime=runtime)))
+    module = trainer(name)
     assert module
 
     def collect(number: int, advance: Advance) -> None:

@@ -19,6 +19,7 @@ from specbench.training.documents import Document, hold_out, training_documents
 from specbench.training.publish import announce, collecting, flush_right, publish, source
 from specbench.training.train import Job
 
+DECODES = True  # the target decodes what it learns from; see train.py
 SHARED = True  # workers may share what it collects; see train.py
 HELD_OUT = 5  # one document in this many shows what the kept tokens cover in texts that were not counted
 SHARES = (0.03125, 0.0625, 0.125, 0.25, 0.5)

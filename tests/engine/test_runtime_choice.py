@@ -103,9 +103,13 @@ def test_a_run_by_the_command_line():
     assert "static" in words(result.output)  # the caption says what the figures were measured with
 
 
-def test_it_is_eager_where_nothing_is_asked(pocket):
+def test_it_is_auto_where_nothing_is_asked(pocket):
+    """On a CPU that is static, whose texts are those of eager."""
+    assert make_plan().runtime == "auto"
     assert loop.execute(make_plan(), Path("run"), always, pocket)
-    assert manifest()["runtime"] == {"name": "eager", "asked": "eager", "why": ""}
+    assert manifest()["runtime"] == {"name": "static", "asked": "auto", "why": "the default"}
+    assert loop.execute(make_plan(runtime="eager"), Path("eager"), always, pocket)
+    assert texts("run") == texts("eager")
 
 
 # What cannot be had
@@ -136,41 +140,22 @@ def test_what_a_runtime_cannot_read_is_refused_in_one_line(monkeypatch):
 # The fastest
 
 
-def test_auto_says_what_it_passes_over(pocket, lacking, capsys):
-    assert loop.execute(make_plan(runtime="auto"), Path("run"), always, pocket)
-    why = "fastest on a CPU but for openvino"
-    assert manifest()["runtime"] == {"name": "static", "asked": "auto", "why": why}
-    lines = [line for line in capsys.readouterr().out.splitlines() if "runtime" in line]
-    assert lines[0] == "--runtime auto: not openvino: OpenVINO is not installed; use --runtime static"
-    assert lines[1] == f"runtime: static ({why})"
-    assert loop.execute(make_plan(), Path("eager"), always, pocket)
-    assert texts("run") == texts("eager")
+def test_auto_needs_no_openvino_and_says_nothing_of_it(pocket, lacking, capsys):
+    assert loop.execute(make_plan(), Path("run"), always, pocket)
+    assert [line for line in capsys.readouterr().out.splitlines() if "runtime" in line] == [
+        "runtime: static (the default)"
+    ]
 
 
 def test_auto_ends_at_eager(pocket, lacking, capsys):
-    lacking({"static": "static cannot read this; use --runtime eager"})
-    assert loop.execute(make_plan(runtime="auto"), Path("run"), always, pocket)
-    assert manifest()["runtime"] == {"name": "eager", "asked": "auto", "why": "openvino and static cannot run this"}
-    said = capsys.readouterr().out
-    assert said.count("--runtime auto: not ") == 2 and "not static: static cannot read this" in said
-
-
-def test_auto_tries_every_method(pocket, lacking, monkeypatch, capsys):
-    """What the models can, a method may not: it is found out before anything is recorded."""
-    rounds = SpS.rounds
-
-    def choosy(self, prompt, sampling, rng):
-        for step in rounds(self, prompt, sampling, rng):
-            yield step
-            if self.target.runtime is STATIC:
-                raise Unsupported("static has no trees; use --runtime eager")
-
-    monkeypatch.setattr(SpS, "rounds", choosy)
-    assert loop.execute(make_plan(runtime="auto"), Path("run"), always, pocket)
-    assert manifest()["runtime"]["name"] == "eager"
-    assert "--runtime auto: not static: static has no trees" in capsys.readouterr().out
-    with pytest.raises(Unsupported, match="static has no trees"):  # asked for by name it is no sample's failure
-        loop.execute(make_plan(runtime="static"), Path("named"), always, pocket)
+    lacking({"static": "the static runtime does not know this; use --runtime eager"})
+    assert loop.execute(make_plan(), Path("run"), always, pocket)
+    why = "the static runtime does not know this"
+    assert manifest()["runtime"] == {"name": "eager", "asked": "auto", "why": why}
+    assert choose.placed("auto", replace(pocket, runtime=STATIC)).runtime is EAGER
+    assert capsys.readouterr().out.splitlines()[-1] == f"runtime: eager, since {why}"
+    with pytest.raises(Unsupported, match="--runtime eager"):
+        choose.placed("static", pocket)
 
 
 def test_auto_on_a_gpu_takes_graphs_first(pocket, monkeypatch):
@@ -179,28 +164,36 @@ def test_auto_on_a_gpu_takes_graphs_first(pocket, monkeypatch):
     class Elsewhere:
         device, models, draft_device = torch.device("cuda"), pocket.models, None
 
+    class Graphs(Static):
+        name = "graph"
+
+    GRAPH = Graphs()
     asked: list[str] = []
 
     def make(name, pair):
         asked.append(name)
         if name == "graph":
-            raise Unsupported("no graphs")
+            raise Unsupported("it has none; use --runtime static")
         return STATIC
 
     monkeypatch.setattr(choose, "_make", make)
-    warned: list[str] = []
-    choice = choose.fastest(Elsewhere(), lambda runtime: None, warned.append)
-    assert asked == ["graph", "static"] and choice == choose.Choice(STATIC, "fastest on a GPU but for graph")
-    assert warned == ["--runtime auto: not graph: no graphs"]
-    monkeypatch.setattr(choose, "_make", lambda name, pair: STATIC)
-    assert choose.fastest(Elsewhere(), lambda runtime: None, warned.append).why == "fastest on a GPU"
+    choice = choose.fastest(Elsewhere(), lambda runtime: None)
+    assert asked == ["graph", "static"] and choice == choose.Choice(STATIC, "no graphs, since it has none")
+    monkeypatch.setattr(choose, "_make", lambda name, pair: GRAPH)
+    assert choose.fastest(Elsewhere(), lambda runtime: None) == choose.Choice(GRAPH, "fastest on a GPU")
+
+    def choosy(runtime):
+        raise Unsupported("a method has trees; use --runtime static")
+
+    monkeypatch.setattr(choose, "_make", lambda name, pair: GRAPH if name == "graph" else STATIC)
+    assert choose.fastest(Elsewhere(), choosy) == choose.Choice(STATIC, "no graphs, since a method has trees")
 
 
 def test_auto_leaves_a_methods_failure_to_its_samples(pocket, lacking, monkeypatch):
     """As without `auto`: a row for each, and exit code 3."""
     monkeypatch.setattr(SpS, "rounds", lambda *_: 1 / 0)
     monkeypatch.setattr(prepare, "load_pair", lambda *_, **__: pocket)
-    for name, plan in {"eager": make_plan(), "run": make_plan(runtime="auto")}.items():
+    for name, plan in {"eager": make_plan(runtime="eager"), "run": make_plan(runtime="auto")}.items():
         assert comparison.finish(commands.run(plan, Path(name), None)) == 3
     assert manifest()["runtime"]["name"] == "static"
 

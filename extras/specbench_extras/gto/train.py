@@ -15,6 +15,7 @@ from specbench_extras.gto.fit import Training
 from specbench_extras.gto.recipe import GroupRecipe
 
 PRESET = "gto"
+DECODES = True  # the target verifies trees; see train.py
 SHARED = True  # workers may share the answers that it collects
 
 

@@ -13,6 +13,8 @@ from specbench_extras.opd.fit import BlockTraining
 from specbench_extras.opd.recipe import ReplayRecipe
 from specbench_extras.opd.shared import announce, fitted, split
 
+DECODES = True  # the target verifies drafts; see train.py
+
 
 def train(job: Job) -> None:
     """Go on with the head of a block drafter and write it to `job.out`. Raises UserError."""

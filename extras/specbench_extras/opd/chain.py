@@ -8,6 +8,8 @@ from specbench_extras.opd.fit import ChainTraining
 from specbench_extras.opd.recipe import ChainReplayRecipe
 from specbench_extras.opd.shared import announce, fitted, split
 
+DECODES = True  # the target verifies drafts; see train.py
+
 
 def train(job: Job) -> None:
     """Go on with a head of EAGLE-3 and write it to `job.out`. Raises UserError."""

@@ -34,6 +34,7 @@ from specbench.training.publish import announce, collecting, flush_right, publis
 from specbench.training.train import Job
 from specbench_extras.speckv.speckv import KIND, LAYERS, SIGNALS, Settings, expected_tokens, round_times
 
+DECODES = True  # the target and the draft decode what it learns from; see train.py
 SHARED = True  # workers may share what it collects; see train.py
 HELD_OUT = 5  # one document in this many chooses the step whose network is kept, and shows what it is worth
 EVERY = 20  # steps from one look at the held-out error to the next

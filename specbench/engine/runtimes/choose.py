@@ -1,10 +1,12 @@
-"""Get a runtime by its name, or choose the fastest one that works."""
+"""Get a runtime by its name, or choose one that works."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from transformers import PreTrainedModel
 
+from specbench.base.console import warn
 from specbench.config import RUNTIMES, UserError
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.batched import Batched
@@ -15,6 +17,7 @@ from specbench.engine.runtimes.types import Runtime, Unsupported
 AUTO = "auto"
 ANYWHERE = ("eager", "static")  # runtimes that compute where a model is
 NAMES = tuple(name for name in RUNTIMES if name != AUTO)
+REMEDY = "; use --runtime"  # begins what a refusal advises, which `auto` does by itself
 
 
 class Choice(NamedTuple):
@@ -48,44 +51,60 @@ def _make(name: str, pair: Pair) -> Runtime:
         from specbench.engine.runtimes.openvino import OpenVINO
 
         return OpenVINO(pair.device)
-    raise UserError(f"--runtime {name}: there is no such runtime; choose {', '.join(NAMES)}, or auto in a run")
+    raise UserError(f"--runtime {name}: there is no such runtime; choose {', '.join(RUNTIMES)}")
 
 
-def fastest(pair: Pair, trial: Callable[[Runtime], None], warn: Callable[[str], None]) -> Choice:
-    """The fastest runtime that can run the pair and passes the trial.
+def usual(name: str, pair: Pair) -> Choice:
+    """A runtime by name, without trying methods; `auto` is static if it runs all models of the pair, else eager.
 
-    `trial` raises Unsupported if a method needs something that the runtime lacks; `warn` receives a line for each
-    runtime that was skipped. The order was measured beforehand (results/README.md), so a repeated run makes the same
-    choice.
+    Raises Unsupported if the runtime that was named cannot run a model, or not here.
     """
-    names = ("graph", "static") if pair.device.type == "cuda" else ("openvino", "static")
-    skipped: list[str] = []
-    for name in names:
-        try:
-            candidate = runtime(name, pair)
-            trial(candidate)
-        except Unsupported as error:
-            warn(f"--runtime auto: not {name}: {error}")
-            skipped.append(name)
-            continue
-        here = "a GPU" if pair.device.type == "cuda" else "a CPU"
-        return Choice(candidate, f"fastest on {here}" + (f" but for {', '.join(skipped)}" if skipped else ""))
-    return Choice(EAGER, f"{' and '.join(skipped)} cannot run this")
+    if name != AUTO:
+        return Choice(runtime(name, pair), "")
+    try:
+        return Choice(_runs(_make("static", pair), pair), "the default")
+    except Unsupported as error:
+        return Choice(EAGER, _why(error))
+
+
+def placed(name: str, pair: Pair) -> Pair:
+    """The pair at the `usual` runtime of a name; a line says why `auto` is eager."""
+    chosen = usual(name, pair)
+    if name == AUTO and chosen.runtime is EAGER:
+        warn(f"runtime: {EAGER.name}, since {chosen.why}")
+    return replace(pair, runtime=chosen.runtime)
+
+
+def fastest(pair: Pair, trial: Callable[[Runtime], None]) -> Choice:
+    """What `auto` is in a run: on a GPU graphs, if they run the pair and pass the trial; else the `usual` one.
+
+    `trial` raises Unsupported if a method needs something that graphs lack; static runs what it reads. OpenVINO is
+    faster with small models on a CPU, but its rows depend on the block: it is used where it is named.
+    """
+    if pair.device.type != "cuda":
+        return usual(AUTO, pair)
+    try:
+        graphs = runtime("graph", pair)
+        trial(graphs)
+    except Unsupported as error:
+        other = usual(AUTO, pair)
+        return Choice(other.runtime, f"no graphs, since {_why(error)}" + f"; {other.why}" * (other.runtime is EAGER))
+    return Choice(graphs, "fastest on a GPU")
+
+
+def _why(error: Unsupported) -> str:
+    return str(error).partition(REMEDY)[0]
 
 
 def for_batches(name: str, pair: Pair) -> Choice:
-    """A runtime that has batches, by name; `auto` is static, if it runs all models of the pair, else eager.
+    """A runtime that has batches, by name; `auto` is the `usual` one.
 
     Raises:
         UserError: there is no such runtime, or none for batches, or it cannot run a model.
     """
     if name != AUTO:
         Batched(name)
-        return Choice(runtime(name, pair), "")
-    try:
-        return Choice(_runs(STATIC, pair), "the fastest that computes batches")
-    except Unsupported as error:
-        return Choice(EAGER, str(error))
+    return usual(name, pair)
 
 
 def _runs(candidate: Runtime, pair: Pair) -> Runtime:

@@ -28,6 +28,7 @@ from specbench.training.specdecpp.fit import Examples, Fitted, fit, gather, head
 from specbench.training.specdecpp.soft_labels import calibration_error, intervals, rejection_auroc
 from specbench.training.train import Job
 
+DECODES = True  # the target and the draft decode what it learns from; see train.py
 SHARED = True  # workers may share what it collects; see train.py
 HELD_OUT = 10  # one document in this many is kept to choose the epoch and for the figures at the end
 # The weighted loss divides the predicted odds by its weight w; "taken out" means that they are multiplied by it again.
