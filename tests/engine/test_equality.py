@@ -20,6 +20,7 @@ from specbench.engine.prefix import Prefixes
 from specbench.engine.runtimes import blocks, masks, products, static
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.equality import unequal
+from specbench.engine.runtimes.remembered import remembered
 from specbench.engine.runtimes.slots import Feed
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.session import Session
@@ -315,6 +316,7 @@ OTHERS = {
 TRY = """
 import sys, torch
 from specbench.engine.runtimes.equality import unequal
+from specbench.engine.runtimes.remembered import remembered
 from specbench.engine.runtimes.static import STATIC
 import oracle
 one = oracle.tiny("llama", intermediate_size=1536).to(getattr(torch, sys.argv[1]))
@@ -331,3 +333,32 @@ def test_other_processors_are_judged_by_their_own_kernels(machine, dtype):
     ran = subprocess.run([sys.executable, "-c", TRY, dtype], env=settings, capture_output=True, text=True, check=True)
     said = ran.stdout.strip()
     assert said == "''" or (dtype == "bfloat16" and " rounds " in said)
+
+
+# What is remembered
+
+
+def test_a_form_is_tried_once_on_a_machine(tmp_path, monkeypatch):
+    """Not again with other weights; again at another form, type or number of threads, or where it was found unequal."""
+    monkeypatch.setenv("SPECBENCH_CACHE", str(tmp_path / "cache"))
+    tried: list[object] = []
+
+    def trial(answer=""):
+        return lambda: tried.append(answer) or answer
+
+    one = model("llama", torch.float32)
+    assert remembered(one, trial("it rounds")) == remembered(one, trial("it rounds")) == "it rounds"
+    assert remembered(one, trial()) == remembered(one, trial("a lie")) == ""
+    other = copy.deepcopy(one)
+    with torch.no_grad():
+        next(other.parameters()).add_(1.0)
+    remembered(other, trial())
+    assert len(tried) == 3
+    for changed in (model("llama", torch.bfloat16), model(WIDE, torch.float32), model("qwen2", torch.float32)):
+        remembered(changed, trial())
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    remembered(one, trial())
+    assert len(tried) == 7
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPECBENCH_CACHE", str(tmp_path / "file"))
+    assert remembered(one, trial()) == "" and len(tried) == 8

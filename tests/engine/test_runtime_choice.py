@@ -1,5 +1,6 @@
 """`run --runtime`: what is recorded, what `auto` passes over and says of it, and that texts do not depend on it."""
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +157,22 @@ def test_auto_ends_at_eager(pocket, lacking, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == f"runtime: eager, since {why}"
     with pytest.raises(Unsupported, match="--runtime eager"):
         choose.placed("static", pocket)
+
+
+def test_auto_is_eager_where_weights_do_not_fit_twice(pocket, monkeypatch):
+    models = {role: copy.deepcopy(model) for role, model in pocket.models.items()}  # that no runtime has read
+    unread = replace(pocket, models=models)
+    matrices = [one.weight for model in models.values() for one in model.modules() if isinstance(one, torch.nn.Linear)]
+    needed = sum(4 * weight.numel() for weight in matrices)
+    monkeypatch.setattr(choose, "free_memory", lambda device: needed - 1)
+    chosen = choose.usual("auto", unread)
+    assert chosen.runtime is EAGER and "next to the models' own" in chosen.why and "--runtime" not in chosen.why
+    with pytest.raises(Unsupported, match="use --runtime eager, or free memory"):
+        choose.usual("static", unread)
+    monkeypatch.setattr(choose, "free_memory", lambda device: needed)
+    assert choose.usual("auto", unread).runtime is STATIC
+    monkeypatch.setattr(choose, "free_memory", lambda device: 0)
+    assert choose.usual("auto", unread).runtime is STATIC  # what was laid out takes no more
 
 
 def test_auto_on_a_gpu_takes_graphs_first(pocket, monkeypatch):

@@ -4,11 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
 from transformers import PreTrainedModel
 
 from specbench.base.console import warn
 from specbench.config import RUNTIMES, UserError
+from specbench.engine.clock import free_memory
 from specbench.engine.models.pair import Pair
+from specbench.engine.models.room import GIB
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.static import STATIC
@@ -113,9 +116,26 @@ def _runs(candidate: Runtime, pair: Pair) -> Runtime:
             f"the {candidate.name} runtime has all models on one device, and drafts are on {pair.draft_device}; use "
             f"--runtime {' or '.join(ANYWHERE)}"
         )
+    if candidate is STATIC:
+        _room(pair)
     for model in pair.models.values():
         candidate.runner(model)
     return candidate
+
+
+def _room(pair: Pair) -> None:
+    """Raise Unsupported if there is no memory for the weights that static lays out next to the models' own."""
+    if not (needed := sum(map(STATIC.more, pair.models.values()))):
+        return
+    try:
+        free = free_memory(torch.device("cpu"))
+    except (OSError, StopIteration):  # a system that does not tell
+        return
+    if needed > free:
+        raise Unsupported(
+            f"the static runtime lays out {needed / GIB:.1f} GiB of weights next to the models' own, and "
+            f"{free / GIB:.1f} GiB are free; use --runtime eager, or free memory"
+        )
 
 
 def derived_runtime(runtime: Runtime, model: PreTrainedModel, checked: bool = True) -> Runtime:

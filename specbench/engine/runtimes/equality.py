@@ -108,7 +108,6 @@ def _tree(lean: Lean, layer: _Alone, states: Tensor) -> str:
     layer(states[:root], 0)
     tree = layer(states[root : root + NODES], root, Reads(allowed, places, root))
     for node, path in enumerate(paths):
-        layer(states[:root], 0)
         chain = layer(states[[root + other for other in path]], root)
         if not same(chain[-1:], tree[node:]):
             return f"layer {layer.place + 1} rounds a tree's node otherwise than its path"

@@ -5,15 +5,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from specbench.engine.models.quantize import is_plain
 from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.chains import Chaining
 from specbench.engine.runtimes.decoder import Cache
 from specbench.engine.runtimes.equality import promised, unequal
 from specbench.engine.runtimes.lean import Lean, doubled
 from specbench.engine.runtimes.reference import check
+from specbench.engine.runtimes.remembered import remembered
 from specbench.engine.runtimes.types import Reads, Runtime
 
 CHUNK = 512  # tokens that are fed at a time, since the size of a mask is the square of their number
@@ -41,13 +43,20 @@ class Static(Runtime):
             self._read[model] = lean
         return self._read[model]
 
+    def more(self, model: PreTrainedModel) -> int:
+        """Bytes that laying out a model's weights takes next to its own: on a CPU they are copied."""
+        if model in self._read or model.device.type != "cpu":
+            return 0
+        layers = {id(one): one for one in model.modules() if isinstance(one, nn.Linear) and is_plain(one.weight)}
+        return sum(layer.weight.numel() * layer.weight.element_size() for layer in layers.values())
+
     def equal(self, model: PreTrainedModel) -> bool:
         return promised(self.lean(model)) and not self.unequal(model)
 
     def unequal(self, model: PreTrainedModel) -> str:
         lean = self.lean(model)
         if lean not in self._unequal:
-            self._unequal[lean] = unequal(lean) if promised(lean) else ""
+            self._unequal[lean] = remembered(model, partial(unequal, lean)) if promised(lean) else ""
         return self._unequal[lean]
 
 
