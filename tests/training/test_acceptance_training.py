@@ -503,6 +503,9 @@ def test_the_command_refuses_what_does_not_fit_together(tmp_path):
     assert "write KEY=VALUE," in refusal(*words, "--suite", "pocket", "--recipe", "depth")
     assert "write KEY=VALUE,VALUE" in refusal(*words, "--suite", "pocket", "--grid", "depth")
     assert "cannot read the value" in refusal(*words, "--suite", "pocket", "--grid", "depth=1,,2")
+    of_forwards = refusal("train", "--method", "medusa", "--suite", "pocket", "--runtime", "static")
+    assert "medusa learns from transformers' own forwards" in of_forwards and "leave out --runtime" in of_forwards
+    assert "--runtime fast: there is no such runtime" in refusal(*words, "--suite", "pocket", "--runtime", "fast")
     assert "without a recipe" in refusal("train", "--method", "judge", "--suite", "pocket", "--recipe", "depth=2")
     (tmp_path / "file").write_text("")
     assert "exists" in refusal(*words, "--suite", "pocket", "--grid", "depth=1,2", "--out", tmp_path / "file")

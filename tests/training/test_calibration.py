@@ -52,6 +52,20 @@ def test_each_task_has_a_file_and_the_universal_one_is_their_sum(folder):
     assert all(row["draft_token"] != row["target_token"] for row in both)
     facts = {k.decode(): v.decode() for k, v in pq.read_schema(folder / "universal.parquet").metadata.items()}
     assert (facts["documents"], facts["temperature"], facts["corpus"]) == ("6", "0.3", '"math"')
+    assert facts["runtime"] == '"static"'  # what auto is on a CPU
+
+
+def test_the_runtime_that_is_named_decodes(folder, tmp_path):
+    """With the counts of the default: rows that are equal leave no ties to fall otherwise in float32."""
+    words = ("calibrate", "--pair", "pocket-weak", "--suite", "math", "--documents", "2", "--temperature", "0.3")
+    output(*words, "--runtime", "eager", "--out", tmp_path / "m")
+    facts = pq.read_schema(tmp_path / "m" / "universal.parquet").metadata
+    assert facts[b"runtime"] == b'"eager"'
+    for name in ("pocket_gsm8k", "pocket_math500"):
+        assert rows(tmp_path / "m" / f"{name}.parquet") == [
+            row for row in rows(folder / f"{name}.parquet") if row["document"] < 2
+        ]
+    assert "--runtime fast" in refusal(*words, "--runtime", "fast", "--out", tmp_path / "n")
 
 
 @pytest.mark.long
