@@ -19,7 +19,7 @@ from specbench.report import tables
 from specbench.report.columns import DEPTH_COLUMNS, WORKER_COLUMNS
 from specbench.report.divergence import FAULT, faulty
 from specbench.report.finding import print_lines
-from specbench.report.notes import condition, how_much, legend, notes_of, origins, titles, unsure, warnings
+from specbench.report.notes import beyond_tau, condition, how_much, legend, notes_of, origins, titles, unsure, warnings
 from specbench.report.views.trace import print_trace
 from specbench.report.words import sentences
 from specbench.results.records import write_frame
@@ -45,7 +45,7 @@ def finish(folder: Path) -> int:
     if shared := ((run.manifest.get("models") or {}).get("draft") or {}).get("shared_tokens"):
         say(f"the draft has another tokenizer: it proposed only the {shared} tokens that the target has too")
     text = tables.render(summary, "table", console.width, (), "task")
-    _print(text, sentences(summary), notes_of([run], summary, measured), "table", titles([run]))
+    _print(text, sentences(summary, beyond_tau(summary, [run]).index), notes_of([run], summary, measured), "table", titles([run]))
     say("")
     print_lines(console, spent_lines(folder, summary), "dim")
     for line in (
@@ -97,7 +97,7 @@ def compare(
         shown = tables.raw_columns(summary, columns)
         text = "" if format == "parquet" else tables.render(summary, format, console.width, columns, by)
     notes = [*stopped, *notes_of(runs, summary, measured, by in OTHER)]
-    lines = [] if by in OTHER else sentences(summary)
+    lines = [] if by in OTHER else sentences(summary, beyond_tau(summary, runs).index)
     if format == "parquet":
         assert out
         write_frame(out, shown)
@@ -119,8 +119,9 @@ def report(folders: Sequence[Path], out: Path, allowed: Sequence[str] = ()) -> N
     summary = compared.summary(measured)
     wrong = [*warnings(runs, summary, measured), *unsure(summary)]
     caption = [condition(runs[0], summary), *origins(runs), *legend(summary)]
+    said = sentences(summary, beyond_tau(summary, runs).index)
     with console.status("writing the page"):
-        write_page(out, runs, summary, wrong, sentences(summary), caption)
+        write_page(out, runs, summary, wrong, said, caption)
     say(f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)")
 
 

@@ -1,6 +1,7 @@
 """What a comparison says, in words: which differences are real, and which may be chance."""
 
 import math
+from collections.abc import Container
 
 import pandas as pd
 
@@ -15,11 +16,15 @@ HIDDEN = 0.1  # a score is called the same only if a difference of 10 points wou
 OF_METHOD = [*SETUP, "method"]
 
 
-def sentences(summary: pd.DataFrame) -> list[str]:
-    """A line for each pair, sampling and method other than the baseline; p values are corrected for their number."""
+def sentences(summary: pd.DataFrame, impossible: Container[object] = ()) -> list[str]:
+    """A line for each pair, sampling and method other than the baseline; p values are corrected for their number.
+
+    `impossible` holds the labels of rows whose speedup their τ does not allow: no verdict is given of it.
+    """
     rows = summary[(summary.task != AVERAGE) & (summary.method != summary.baseline) & (summary.baseline != "")]
     if rows.empty:
         return []
+    rows = rows.assign(withheld=[label in impossible for label in rows.index])
     rows = _with_speeds(rows).assign(p=holm(rows.accuracy_p.tolist()))
     lines = []
     setups = rows[SETUP].drop_duplicates()
@@ -49,14 +54,15 @@ def _with_speeds(rows: pd.DataFrame) -> pd.DataFrame:
     There is no p of too few documents, nor of figures that other tools took one method after the other.
     """
     decode = rows.speedup_decode_low.notna().groupby([rows[name] for name in OF_METHOD]).transform("any")
-    p = rows.speedup_decode_p.where(decode, rows.speedup_e2e_p).where((rows.compared >= FEWEST) & ~rows.imported)
+    p = rows.speedup_decode_p.where(decode, rows.speedup_e2e_p)
+    p = p.where((rows.compared >= FEWEST) & ~rows.imported & ~rows.withheld)
     speed = rows.speedup_decode.where(decode, rows.speedup_e2e)
     return rows.assign(end_to_end=~decode, speed=speed, speed_p=holm(p.tolist()))
 
 
 def _speed(rows: pd.DataFrame) -> str:
-    """The tasks on which the method is faster than its baseline, slower, or neither for sure."""
-    known = rows[rows.speed_p.notna()]
+    """The tasks on which the method is faster than its baseline, slower, or neither for sure, or may not be called so."""
+    known, withheld = rows[rows.speed_p.notna()], rows[rows.withheld]
     end_to_end = " end to end" * bool(rows.end_to_end.iloc[0])
     baseline = f"{rows.baseline.iloc[0]}{end_to_end}"
     if rows.speed.isna().all():
@@ -66,7 +72,7 @@ def _speed(rows: pd.DataFrame) -> str:
             f"{_range(rows.speed.dropna())} times the speed of {baseline}, if the machine was the same and as idle for "
             "both; their files cannot tell, so neither is called faster"
         )
-    if known.empty:
+    if known.empty and withheld.empty:
         return "too few documents to tell its speed"
     real = known.speed_p < LEVEL
     parts = [
@@ -77,6 +83,10 @@ def _speed(rows: pd.DataFrame) -> str:
             ("no clear difference in speed from", known[~real]),
         )
         if len(tasks)
+    ]
+    parts += [
+        f"no verdict on its speed on {row.task} ({row.speed:.2f} × is more than its τ of {row.tau:.2f} can give)"
+        for row in withheld.itertuples()
     ]
     return ", ".join(parts)
 

@@ -12,7 +12,7 @@ from synthetic import CHAIN, SINGLE, Rows, Timed, rounds, sample, scores, timed_
 from specbench.analysis import compare, pooled, time_warnings
 from specbench.base import files
 from specbench.config import UserError
-from specbench.report import notes
+from specbench.report import comparison, notes
 from specbench.report.words import sentences
 from specbench.results import records
 from specbench.results.stored import StoredRun
@@ -81,6 +81,28 @@ def test_a_speedup_beyond_its_tokens_a_round_is_named(tmp_path):
     assert line.startswith("one, sps: a speedup of 2.50 is more than τ = 2.00 tokens a target round can give")
     other = timed_run(tmp_path / "b", {"plain": Timed(1.0, SINGLE), "sps": Timed(0.4, CHAIN)})
     assert notes.beyond_tau(table(other), [other]).empty
+
+
+def test_such_a_speedup_has_no_verdict_wherever_a_run_is_shown(tmp_path, capsys):
+    """At the end of `run`, in `show`, `compare` and the report; `fly` keeps its own."""
+    methods = {
+        "vanilla": Timed(lambda task, doc: 1 + doc / 50, SINGLE),
+        "sps": Timed(lambda task, doc: 0.4 + doc / 90, CHAIN),
+        "fly": Timed(lambda task, doc: 0.6 + doc / 90, CHAIN),
+    }
+    run = timed_run(tmp_path / "a", methods, documents=9, baseline="vanilla")
+    held, stands = "no verdict on its speed on one (2.", "fly: faster than vanilla on one (1."
+    for shown in (
+        lambda: comparison.finish(run.folder),
+        lambda: comparison.show(run.folder, "table"),
+        lambda: comparison.compare([run.folder], "md"),
+    ):
+        shown()
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"sps: {held}" in said and "sps: faster" not in said and stands in said, said
+    comparison.report([run.folder], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert held in page and "sps: faster" not in page and stands in page
 
 
 def test_baseline_comes_first_and_tasks_keep_their_order(tmp_path):

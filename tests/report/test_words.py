@@ -49,6 +49,18 @@ def test_sentences(changes, expected):
     assert expected in sentences(pd.DataFrame([verdict(**changes)]))[0]
 
 
+def test_no_verdict_of_speed_where_a_speedup_exceeds_tau():
+    """It is no comparison that others are corrected for, either."""
+    rows = [verdict(task=t, speedup_decode=s, speedup_decode_p=0.03, tau=1.67) for t, s in (("a", 2.18), ("b", 1.4))]
+    held = "no verdict on its speed on a (2.18 × is more than its τ of 1.67 can give)"
+    alone = sentences(pd.DataFrame(rows[:1]), [0])
+    assert alone == [f"sps: {held}; the same accuracy on a."]
+    both = sentences(pd.DataFrame(rows), [0])
+    assert both[0].startswith(f"sps: faster than plain on b (1.40 ×), {held};")
+    assert "1 of speed" in both[1]
+    assert "no clear difference in speed from plain on a and b" in sentences(pd.DataFrame(rows))[0]
+
+
 def test_sentences_correct_p_for_the_number_of_comparisons():
     """0.03 alone is real; among three comparisons Holm makes it 0.09."""
     rows = [verdict(task=t, accuracy_delta=-0.1, accuracy_p=p) for t, p in (("a", 0.03), ("b", 0.9), ("c", 0.8))]

@@ -213,7 +213,7 @@ def test_the_command_refuses_what_cannot_be_trained(tmp_path):
 
 def test_the_command_hands_on_what_it_was_given(monkeypatch, tmp_path, pocket):
     jobs = []
-    monkeypatch.setattr(train, "load_pair", lambda *_: pocket)
+    monkeypatch.setattr(train, "load_pair", lambda *_, **__: pocket)
     monkeypatch.setattr(judge, "train", jobs.append)
     out = tmp_path / "head.safetensors"
     options = ("--documents", "7", "--seed", "3", "--set", "judge.gamma=9", "--out", str(out))
