@@ -45,7 +45,13 @@ def finish(folder: Path) -> int:
     if shared := ((run.manifest.get("models") or {}).get("draft") or {}).get("shared_tokens"):
         say(f"the draft has another tokenizer: it proposed only the {shared} tokens that the target has too")
     text = tables.render(summary, "table", console.width, (), "task")
-    _print(text, sentences(summary, beyond_tau(summary, [run]).index), notes_of([run], summary, measured), "table", titles([run]))
+    _print(
+        text,
+        sentences(summary, beyond_tau(summary, [run]).index),
+        notes_of([run], summary, measured),
+        "table",
+        titles([run]),
+    )
     say("")
     print_lines(console, spent_lines(folder, summary), "dim")
     for line in (

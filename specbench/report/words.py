@@ -61,7 +61,7 @@ def _with_speeds(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _speed(rows: pd.DataFrame) -> str:
-    """The tasks on which the method is faster than its baseline, slower, or neither for sure, or may not be called so."""
+    """The tasks on which the method is faster than its baseline, slower, or neither for sure, or has no verdict."""
     known, withheld = rows[rows.speed_p.notna()], rows[rows.withheld]
     end_to_end = " end to end" * bool(rows.end_to_end.iloc[0])
     baseline = f"{rows.baseline.iloc[0]}{end_to_end}"
