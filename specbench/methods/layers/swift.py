@@ -97,17 +97,19 @@ class SelfDrafter:
     def improve(self, context: list[int], rng: torch.Generator) -> None:
         """Try another set of sublayers, once the text is long enough, and draft with it if it agrees better.
 
+        A set is tried on the tokens after the first one of the answer, as in the official code.
+
         The random numbers of a try depend on the text's seed and the number of tries only, so no generator state has to
         be kept.
         """
-        window = self.settings.context_window
-        due = self.rounds % self.settings.opt_interval == 0
+        window, verified = self.settings.context_window, len(context) - 1 - self.prompt
+        due = self.rounds > 0 and (self.rounds - 1) % self.settings.opt_interval == 0
         self.rounds += 1
-        if not due or self.search.ended or len(context) - self.prompt <= window + 1:
+        if not due or self.search.ended or verified <= window + 1:
             return
         skip = self.search.propose(np.random.default_rng([rng.initial_seed(), len(self.search.tried)]))
         session = self.view(skip)
-        if self.search.learn(skip, agreement(session, context[: self.prompt + window], window)):
+        if self.search.learn(skip, agreement(session, context[: self.prompt + 1 + window], window)):
             self.session = session
 
     def view(self, skip: Skip) -> Session:

@@ -41,7 +41,9 @@ class Search:
 
     @property
     def ended(self) -> bool:
-        return self.score >= self.max_score or self.stale >= self.max_stale or len(self.tried) >= self.max_tries
+        tries = len(self.tried)
+        over = tries > self.max_tries or not self.max_tries
+        return self.score > self.max_score or self.stale > self.max_stale or over
 
     def propose(self, random: np.random.Generator) -> Skip:
         """The next set to try: every `bayes_interval`-th by the Gaussian process, the others at random."""
