@@ -3,10 +3,15 @@
 from collections.abc import Iterator
 
 import numpy as np
+import pyarrow.compute as pc
 
-from specbench.analysis import answers, metrics, workers
+from specbench.analysis import answers, metrics, widths, workers
+from specbench.analysis.forward_times import FEWEST
 from specbench.analysis.pooled import Measured
+from specbench.results.stored import StoredRun
 
+# Methods whose target reads, in the one forward of a round, the tokens that were drafted and the one before.
+WHOLE = ("csd", "pld", "sps", "suffix", "vanilla")
 STALL = 5  # a text that took over this many times the median time per token of its row was held up
 
 
@@ -79,3 +84,17 @@ def stalled(runs: Measured) -> list[str]:
                 f"token, {share:.0%} of the time; measure again on an idle machine"
             )
     return lines
+
+
+def uneven_widths(run: StoredRun) -> Iterator[str]:
+    """A line if the run's forwards of the target cost much more or less for a few tokens than for a few others."""
+    if run.plan.batch > 1 or not run.manifest["models"]:  # times are shares, or of an engine that is not known
+        return
+    names = [spec.name for spec in run.plan.methods if spec.method in WHOLE]
+    alone = (pc.field("round") > 0) & ~pc.field("warmup") & (pc.field("target_forwards") == 1)
+    columns = ["method", "drafted", "target_seconds"]
+    rows = run.rounds().to_table(columns, alone & pc.field("method").isin(names)).to_pandas().dropna()
+    by_width = rows.groupby("drafted").target_seconds.agg(["median", "size"])
+    seconds = {int(drafted) + 1: float(row["median"]) for drafted, row in by_width.iterrows() if row["size"] >= FEWEST}
+    if line := widths.uneven("target", seconds):
+        yield f"{line}; specbench profile --widths measures it"

@@ -45,10 +45,18 @@ def profile(
     batch: Annotated[
         str | None, Option(help="also time forwards over this many texts at once, such as 1,2,4,8,16")
     ] = None,
+    widths: Annotated[
+        bool,
+        Option(
+            "--widths", help="only time forwards of 1 to 16 tokens, next to the time that reading the weights takes"
+        ),
+    ] = False,
     ceilings: Annotated[
         bool, Option("--ceilings", help="measure again what the machine can do at best, and do nothing else")
     ] = False,
-    out: Annotated[Path | None, Option(help="JSON file to write; default: profile-PAIR.json")] = None,
+    out: Annotated[
+        Path | None, Option(help="JSON file to write; default: profile-PAIR.json; with --widths CSV: widths-PAIR.csv")
+    ] = None,
     allow_code_execution: AllowCodeExecution = False,
     allow_entry_point: AllowEntryPoint = None,
 ) -> None:
@@ -64,6 +72,8 @@ def profile(
     `specbench profile --task gsm8k --documents 10 --out gsm8k.json`
 
     `specbench profile runs/one`
+
+    `specbench profile --widths --runtime static --runtime eager --dtype bfloat16`
 
     `specbench profile --ceilings`
     """
@@ -81,8 +91,8 @@ def profile(
         task_folders=texts.folders,
     )
     with user_errors(), allowed:
-        if ceilings and run:
-            raise UserError("--ceilings measures this machine, not a run; leave out the run folder")
+        if (ceilings or widths) and run:
+            raise UserError(f"--{'ceilings' if ceilings else 'widths'} measures now; leave out the run folder")
         if run:
             stored_run(run)
         wanted = texts.of_plan() | place.of_plan() | ({"runtime": runtime[0]} if runtime else {})
@@ -90,10 +100,22 @@ def profile(
 
         from specbench.report.views.profile import view  # after the names are checked: these imports take seconds
         from specbench.report.views.roofline import view as ceilings_view
+        from specbench.report.views.widths import view as widths_view
         from specbench.studies import profile as study
-        from specbench.studies import profile_pair
+        from specbench.studies import profile_pair, profile_widths
         from specbench.studies.ceilings import measure_ceilings
 
+        if widths:
+            out = out or Path(f"widths-{plan.pair.name}.csv")
+            if out.suffix != ".csv":
+                raise UserError(f"--out {out}: forwards by width are a .csv file")
+            check_out(out)
+            study.check((1, 2), runtime or ())
+            curves = profile_widths.carry_out(plan, runtime or ())
+            show(widths_view(curves))
+            profile_widths.write(curves, out)
+            say(f"written: {out}")
+            return
         if ceilings:
             show(ceilings_view(measure_ceilings(texts.chosen, place.device, place.dtype)))
             return

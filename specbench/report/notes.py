@@ -45,6 +45,7 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
     yield from time_warnings.stalled(measured)
     yield from time_warnings.uneven(measured)
     yield from time_warnings.unpooled(measured)
+    yield from dict.fromkeys(line for run in runs for line in time_warnings.uneven_widths(run))
     if summary.errors.any():
         failed = int(summary[summary.task != compared.AVERAGE].errors.sum())
         yield f"failed samples: {failed}; the column `error` of samples.parquet says why"

@@ -1,12 +1,13 @@
 """Check a pair and a suite for what falsifies figures: tokens, templates, stop strings, caches, lengths, leaks."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
 from specbench.analysis.texts import shared_start
+from specbench.analysis.widths import WIDTHS, uneven
 from specbench.config import PairSpec, SamplingSpec, SuiteSpec, UserError, validated
 from specbench.config.generation import unused, unused_words
 from specbench.engine.clock import Stopwatch, now
@@ -17,6 +18,7 @@ from specbench.measure.machine import Finding
 from specbench.measure.prompts import encode, load_tasks
 from specbench.plan import Plan, resolve_tasks
 from specbench.studies import bench
+from specbench.studies.profile_pair import measure_forwards
 from specbench.tasks.harness import Request
 
 SLOW_DRAFT = 0.5  # of a target forward; with a slower draft, no draft length can double the speed
@@ -24,12 +26,14 @@ COSTLY = 0.02  # the share of the fastest forward that timing it may take
 ROOM = 16  # positions for a draft beyond the longest text
 ANCHOR = 32  # characters by which a document is searched for
 OWN_TEXT = 24  # the fewest characters that tell a document from others
+LOOKS = 5  # forwards of each width
 TRIAL = 1000  # empty forwards
 
 
 def pair_findings(pair: Pair, requests: Sequence[Request] = ()) -> list[Finding]:
     """All checks of a loaded pair, with the prompts and stop strings of `requests`, if any."""
-    times = forward_seconds(pair)
+    by_role = forward_seconds(pair)
+    times = {role: seconds.get(1) for role, seconds in by_role.items()}
     return [
         vocabulary(pair),
         chat_template(pair),
@@ -39,6 +43,7 @@ def pair_findings(pair: Pair, requests: Sequence[Request] = ()) -> list[Finding]
         cache(pair),
         context(pair, requests),
         draft_speed(times),
+        by_width(by_role),
         instrument(pair, times),
     ]
 
@@ -152,12 +157,26 @@ def context(pair: Pair, requests: Sequence[Request]) -> Finding:
     return Finding("context", "ok", text)
 
 
-def forward_seconds(pair: Pair) -> dict[str, float | None]:
-    """Seconds of a forward of one token by role: the least of a few alternating medians; None if there is no room."""
-    if pair.context < bench.CONTEXT + max(bench.WIDTHS):
-        return dict.fromkeys(pair.models)
-    looks = [{role: bench.forward_times(pair, role, repeats=3)[1] / 1000 for role in pair.models} for _ in range(3)]
-    return {role: min(look[role] for look in looks) for role in pair.models}
+def forward_seconds(pair: Pair) -> dict[str, dict[int, float]]:
+    """Seconds of a forward by role and width, the fastest of a few; empty if there is no room."""
+    if pair.context < bench.CONTEXT + max(WIDTHS):
+        return {role: {} for role in pair.models}
+    table = measure_forwards(pair, WIDTHS, (bench.CONTEXT,), LOOKS)
+    return {str(role): some.set_index("width").fast.to_dict() for role, some in table.groupby("model")}
+
+
+def by_width(times: Mapping[str, Mapping[int, float]]) -> Finding:
+    """Does a forward of a few tokens take about as long as one of a single token?"""
+    if lines := [line for role in times if (line := uneven(role, times[role]))]:
+        remedy = "measure it (specbench profile --widths), and take another --runtime or --dtype"
+        return Finding("widths", "warning", "; ".join(lines), remedy)
+    if not any(times.values()):
+        return Finding("widths", "ok", "not measured: the context is too short")
+    target = times["target"]
+    text = (
+        f"a forward of the target takes {1000 * target[1]:.2f} ms for one token and {1000 * target[8]:.2f} ms for eight"
+    )
+    return Finding("widths", "ok", text)
 
 
 def draft_speed(times: dict[str, float | None]) -> Finding:

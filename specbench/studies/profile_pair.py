@@ -47,7 +47,7 @@ class Profile:
     temperature: float
     environment: dict[str, Any]
     models: dict[str, Any]
-    forwards: pd.DataFrame  # model, runtime, context, width, and seconds: median, quartiles low and high; may be empty
+    forwards: pd.DataFrame  # model, runtime, context, width, and seconds of `measure_forwards`; may be empty
     fits: pd.DataFrame  # method, task, t_draft, t_target (seconds) and R²: r2, or r2_draft and r2_target if alone
     throughput: pd.DataFrame  # method, task, documents, and the relative error of Eq. 5.1: median, p90
     times: Times | None  # for `specbench simulate`
@@ -127,7 +127,8 @@ def measure_forwards(
     advance: Callable[[int], None] = lambda count: None,
     further: Sequence[Runtime] = (),
 ) -> pd.DataFrame:
-    """Seconds of a warm forward by model, runtime, context and width: median and quartiles of `repeats`.
+    """Seconds of a warm forward by model, runtime, context and width: median, quartiles and `fast`, the fifth
+    percentile, of `repeats`.
 
     The runtimes are the pair's own and the `further` ones. Every repeat goes through the runtimes in a random order, so
     that a drifting machine favours none. It finishes all forwards of one runtime, in random order, before the next,
@@ -164,8 +165,8 @@ def measure_forwards(
                 pairs[name].runtime.settle()
         advance(1)
     keys = itertools.product(pair.models, pairs, fitting, widths)
-    rows = [(*key, *np.quantile(seconds[key], [0.5, 0.25, 0.75])) for key in keys]
-    return pd.DataFrame(rows, columns=["model", "runtime", "context", "width", "median", "low", "high"])
+    rows = [(*key, *np.quantile(seconds[key], [0.5, 0.25, 0.75, 0.05])) for key in keys]
+    return pd.DataFrame(rows, columns=["model", "runtime", "context", "width", "median", "low", "high", "fast"])
 
 
 def describe(run: StoredRun, alone: StoredRun | None, forwards: pd.DataFrame | None = None) -> Profile:

@@ -40,10 +40,12 @@ def request(prompt: str, doc_id: int = 0, task: str = "sums", until: tuple[str, 
     return Request(task, doc_id, prompt, until, most, "", "")
 
 
-def test_the_bundled_pair_is_well(pocket):
+def test_the_bundled_pair_is_well(pocket, monkeypatch):
+    even = {"target": dict.fromkeys((1, 2, 8), 0.004), "draft": dict.fromkeys((1, 2, 8), 0.001)}
+    monkeypatch.setattr(doctor_pair, "forward_seconds", lambda pair: even)  # a busy machine's are not
     findings = doctor.pair_findings(pocket, [request("Question: 1+1?\nAnswer:", until=("Question:", "\n\n"))])
     assert {finding.level for finding in findings} == {"ok"}, findings
-    assert len({finding.check for finding in findings}) == len(findings) == 9
+    assert len({finding.check for finding in findings}) == len(findings) == 10
     assert "'Question:' 1" in next(finding for finding in findings if finding.check == "stop strings").message
 
 
@@ -142,6 +144,18 @@ def test_draft_speed(pocket):
     swapped = Pair("swapped", {"target": pocket.models["draft"], "draft": pocket.models["target"]}, pocket.tokenizer)
     measured = {finding.check: finding for finding in doctor.pair_findings(swapped)}["draft speed"]
     assert measured.level == "warning" and "only lose" in measured.message
+
+
+def test_widths(pocket):
+    even, falling = dict.fromkeys((1, 2, 8), 0.01), {1: 0.03, 2: 0.016, 8: 0.018}
+    finding = doctor_pair.by_width({"target": even, "draft": even})
+    assert finding.level == "ok" and "10.00 ms for one token and 10.00 ms for eight" in finding.message
+    finding = doctor_pair.by_width({"target": even, "draft": falling})
+    assert finding.level == "warning" and finding.message.startswith("a forward of the draft takes 30 ms for 1 token")
+    assert "specbench profile --widths" in finding.remedy
+    assert doctor_pair.by_width({"target": {}}).level == "ok"
+    times = doctor_pair.forward_seconds(pocket)
+    assert times.keys() == {"target", "draft"} and all(times["target"][width] > 0 for width in (1, 2, 3, 4, 5, 8, 16))
 
 
 def test_what_watching_costs(monkeypatch):
@@ -331,9 +345,10 @@ def test_text_is_80_columns_wide(monkeypatch, capsys, columns, tmp_path):
     quiet = Finding("instrument", "ok", "times of a busy machine are not this test's matter")
     monkeypatch.setattr(doctor_pair, "instrument", lambda *_: quiet)
     monkeypatch.setattr(doctor_pair, "draft_speed", lambda *_: quiet)
+    monkeypatch.setattr(doctor_pair, "by_width", lambda *_: quiet)
     assert doctor.main("pocket", "smoke", "cpu", "auto", None) == 1
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert "✗ error" in text and "✓ ok" in text and "→ do something else" in text and "[b]long[/b]" in text
-    assert text.rstrip().splitlines()[-1] == "12 checks ok, 1 error"
+    assert text.rstrip().splitlines()[-1] == "13 checks ok, 1 error"
     assert [t for t in ("machine", "pair pocket", "suite smoke") if t not in text] == []
