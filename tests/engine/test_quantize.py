@@ -2,6 +2,8 @@
 
 import json
 
+import gguf
+import numpy as np
 import pytest
 import torch
 from gates import decode
@@ -80,6 +82,68 @@ def test_weights_that_16_levels_hold_are_kept_exactly():
         for rows in (inputs, inputs[:1]):
             exact = (rows.double() @ weight.double().t()).to(torch.bfloat16).float() + torch.arange(32.0)
             assert torch.equal(layer(rows), exact)
+
+
+def q4_k(rows, columns, seed=0):
+    """A random weight as the format defines Q4_K: 4 bits, times a scale of 6 bits, less a minimum of 6 bits."""
+    rng = np.random.default_rng(seed)
+    blocks = rng.integers(0, 256, (rows, columns // 256, 144), np.uint8)
+    blocks[..., :4] = np.array([0.01, 0.02], np.float16).view(np.uint8)
+    # Few groups use all their levels: the numbers are from 3 to 12.
+    low, high = (3 + (blocks[..., 16:] & 15) % 10), (3 + (blocks[..., 16:] >> 4) % 10)
+    blocks[..., 16:] = low | (high << 4)
+    return torch.from_numpy(gguf.dequantize(blocks.reshape(rows, -1), gguf.GGMLQuantizationType.Q4_K).copy())
+
+
+def stands_for(weight, group):
+    """What a packed weight multiplies by."""
+    layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    with torch.no_grad():
+        layer.weight = torch.nn.Parameter(weight)
+        packed.pack(layer, group)
+        return layer(torch.eye(weight.shape[1])).t()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K"])
+def test_what_a_file_has_in_4_bits_is_kept_but_for_the_rounding_of_scales(kind, dtype):
+    """Levels that no number of a group is on do not move the others: Q4_0 has those as a rule, Q4_K often."""
+    if kind == "Q4_K":
+        weight = q4_k(64, 512)
+    else:
+        normal = np.random.default_rng(1).normal(size=(64, 512)).astype(np.float32)
+        of_file = gguf.GGMLQuantizationType[kind]
+        weight = torch.from_numpy(gguf.dequantize(gguf.quantize(normal, of_file), of_file).copy())
+    assert packed.on_levels(weight.to(dtype), 32)
+    error = (stands_for(weight.to(dtype), 32).float() - weight).abs()
+    # Roundings of 9 bits: of scale, zero point and product. Half a step of 15 would be twice as much, and all moved.
+    share = error.reshape(-1, 32) / weight.reshape(-1, 32).abs().amax(1)[:, None]
+    assert share.max() < 2**-6 and share.mean() < 2**-9
+
+
+def test_what_lies_on_no_levels_spans_the_range():
+    normal = torch.randn(64, 512, generator=torch.Generator().manual_seed(2))
+    assert not packed.on_levels(normal, 32) and not packed.on_levels(normal.bfloat16(), 32)
+    eight = gguf.GGMLQuantizationType.Q8_0
+    on_256 = gguf.dequantize(gguf.quantize(normal.numpy(), eight), eight)
+    assert not packed.on_levels(torch.from_numpy(on_256.copy()), 32)
+
+
+def test_layers_of_a_file_that_has_them_in_more_bits_are_in_int8(saved, monkeypatch):
+    pair = load_pair(pair_of(saved), "cpu")
+    model = pair.models["target"]
+    levels = {name for name, module in model.named_modules() if name.endswith("up_proj")}
+    with torch.no_grad():
+        for name in levels:
+            model.get_submodule(name).weight.copy_(torch.arange(64) % 16 / 8)
+    words = quantize.quantized(model, ModelSpec(model="some.gguf", weights="int4"))
+    kinds = {
+        name: module.weight.group
+        for name, module in model.named_modules()
+        if hasattr(module, "weight") and hasattr(module.weight, "group")
+    }
+    assert {name for name, group in kinds.items() if group == 32} == levels and len(kinds) == 14
+    assert "int4 in groups of 32, " in words and " of the parameters, int8, " in words
 
 
 @pytest.mark.parametrize("scheme", ["int8", "int4"])

@@ -1,8 +1,8 @@
 """Weights in 8 or 4 bits on a CPU, by torch's own kernels: nothing to install.
 
 int8 has a scale for each output, symmetric. int4 has a scale and a zero point for each group of inputs, so that 16
-levels span exactly the range of the group: what a GGUF file in Q4_0 or Q4_1 holds is kept, but for the rounding of
-scales.
+levels span exactly the range of the group. A group that lies on 16 levels already, as one of a GGUF file in Q4_0, Q4_1
+or Q4_K does, is kept on them, but for the rounding of scales.
 Activations are rounded to bfloat16 where they enter a product, and sums are in float32: the kernels for other types are
 no faster than weights in float.
 """
@@ -15,6 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 LEVELS = 16  # of a number in 4 bits; the kernel takes 8 for the zero point
+ON_LEVEL, FARTHEST = 0.01, 0.2  # of a step: how near a number is to its level, next to rounding; and the most with it
+TINY = torch.finfo(torch.float32).tiny
+TRIED = 64  # outputs by which it is tried whether a weight lies on levels
 GROUPS = (32, 64, 128, 256)  # inputs that share a scale: those that torch's kernel has, the most faithful first
 
 
@@ -86,7 +89,7 @@ def pack(layer: nn.Linear, group: int | None) -> None:
 def int8(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Numbers [out, in] and scales [out] in bfloat16: weight ≈ numbers × scale."""
     scales = (weight.float().abs().amax(1) / 127).to(torch.bfloat16)
-    safe = scales.float().clamp(min=torch.finfo(torch.float32).tiny)
+    safe = scales.float().clamp(min=TINY)
     return (weight.float() / safe[:, None]).round().clamp(-127, 127).to(torch.int8), scales
 
 
@@ -96,8 +99,37 @@ def int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
     """
     parts = weight.float().view(weight.shape[0], -1, group)
     low, high = parts.amin(2), parts.amax(2)
-    scales = ((high - low) / (LEVELS - 1)).to(torch.bfloat16)
+    if on_levels(weight, group):
+        steps, _ = _steps(parts, low, high, torch.finfo(weight.dtype).eps)
+    else:
+        steps = torch.full_like(low, LEVELS - 1)
+    scales = ((high - low) / steps).to(torch.bfloat16)
     zeros = (low + LEVELS // 2 * scales.float()).to(torch.bfloat16)
-    safe = scales.float().clamp(min=torch.finfo(torch.float32).tiny)
+    safe = scales.float().clamp(min=TINY)
     numbers = ((parts - zeros.float()[..., None]) / safe[..., None] + LEVELS // 2).round().clamp(0, LEVELS - 1)
     return numbers.to(torch.int32).view(weight.shape), torch.stack([scales, zeros], 2).transpose(0, 1).contiguous()
+
+
+def on_levels(weight: Tensor, group: int) -> bool:
+    """True if most groups of inputs of a weight [out, in] have at most 16 levels, at equal distances."""
+    some = weight.detach()[:TRIED].float().view(-1, 1, group)
+    _, found = _steps(some, some.amin(2), some.amax(2), torch.finfo(weight.dtype).eps)
+    return bool(found.float().mean() > 0.5)
+
+
+def _steps(parts: Tensor, low: Tensor, high: Tensor, rounding: float) -> tuple[Tensor, Tensor]:
+    """How many steps the range of each group [out, groups] of numbers [out, groups, group] has, and where it is known.
+
+    The most that put every number on a level, but for the rounding of numbers; LEVELS - 1 where none do.
+    """
+    steps, left = torch.full_like(low, LEVELS - 1), torch.ones_like(low, dtype=torch.bool)
+    for count in range(LEVELS - 1, 0, -1):
+        at = left.nonzero(as_tuple=True)
+        least, most = low[at], high[at]
+        step = ((most - least) / count).clamp(min=TINY)
+        places = (parts[at] - least[:, None]) / step[:, None]
+        near = (ON_LEVEL + rounding * torch.maximum(least.abs(), most.abs()) / step).clamp(max=FARTHEST)
+        fits = (places - places.round()).abs().amax(1) < near
+        found = tuple(index[fits] for index in at)
+        steps[found], left[found] = count, False
+    return steps, ~left

@@ -6,6 +6,7 @@ What NNCF compresses for `openvino` is in `runtimes/openvino_weights.py`.
 import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -117,8 +118,9 @@ def brought_words(model: PreTrainedModel) -> str | None:
 def quantized(model: PreTrainedModel, spec: ModelSpec) -> str:
     """Quantise the linear layers of a model in place, but for its output layer; returns the scheme, for the manifest.
 
-    On a CPU as `packed` says, elsewhere by torchao, whose scales are symmetric: int8 and fp8 have one for each output,
-    int4 one for each group of inputs. Raises UserError without torchao, for a scheme that the device cannot run, for
+    On a CPU as `packed` says, and with int4 those layers of a GGUF file in int8 that it has in more than 4 bits;
+    elsewhere by torchao, whose scales are symmetric: int8 and fp8 have one for each output, int4 one for each group of
+    inputs. Raises UserError without torchao, for a scheme that the device cannot run, for
     layers that do not fit, and for weights that are not finite.
     """
     on_cpu = model.device.type == "cpu"
@@ -126,14 +128,18 @@ def quantized(model: PreTrainedModel, spec: ModelSpec) -> str:
         raise UserError("fp8 needs a GPU; use --weights int8 or int4")
     layers = linear_layers(model, spec)
     group = group_of(layers, spec, packed.GROUPS if on_cpu else GROUPS)
+    finer: dict[str, nn.Linear] = {}
     if on_cpu:
-        for layer in layers.values():
-            packed.pack(layer, group)
+        if group and spec.model.endswith(".gguf"):
+            finer = {name: layer for name, layer in layers.items() if not packed.on_levels(layer.weight, group)}
+            finer = {} if len(finer) == len(layers) else finer  # a file in float
+        for name, layer in layers.items():
+            packed.pack(layer, None if name in finer else group)
     else:
         _by_torchao(model, layers, spec, group)
     for name, layer in layers.items():
         check_finite(name, stored(layer.weight), spec)
-    return words(model, layers, spec, group, "torch" if on_cpu else "torchao")
+    return words(model, layers, spec, group, "torch" if on_cpu else "torchao", finer)
 
 
 def _by_torchao(model: PreTrainedModel, layers: Mapping[str, nn.Linear], spec: ModelSpec, group: int | None) -> None:
@@ -155,12 +161,21 @@ def need_package(package: str, what: str) -> None:
 
 
 def words(
-    model: PreTrainedModel, layers: Mapping[str, nn.Linear], spec: ModelSpec, group: int | None, package: str
+    model: PreTrainedModel,
+    layers: Mapping[str, nn.Linear],
+    spec: ModelSpec,
+    group: int | None,
+    package: str,
+    finer: Mapping[str, nn.Linear] = MappingProxyType({}),
 ) -> str:
-    """How these layers of a model were quantised, for the manifest: `int8, 83% of the parameters, torchao 0.18.0`."""
-    taken = sum(layer.weight.numel() for layer in layers.values())
+    """How these layers of a model were quantised, for the manifest: `int8, 83% of the parameters, torchao 0.18.0`.
+
+    Those of `finer` are in int8, whatever the scheme.
+    """
+    taken, in_int8 = (sum(layer.weight.numel() for layer in each.values()) for each in (layers, finer))
     grouped = f" in groups of {group}" if group else ""
-    share = f"{taken / model.num_parameters():.0%} of the parameters"
+    share = f"{(taken - in_int8) / model.num_parameters():.0%} of the parameters"
+    share += f", int8, {in_int8 / model.num_parameters():.0%}" if finer else ""
     return f"{spec.weights}{grouped}, {share}, {package} {metadata.version(package)}"
 
 
