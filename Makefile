@@ -84,6 +84,8 @@ bench: $(STAMP)  ## our engine beside others, and what its parts cost: SERVERS='
 
 bench-peers: $(STAMP)  ## install the engines of others that `make bench` compares with
 	$(LOCKED) -r tools/supply/peers.txt
+	$(LOCKED) -r tools/supply/llamacpp-build.txt
+	$(LOCKED) -r tools/supply/llamacpp.txt
 
 server-test: $(STAMP)  ## a real vLLM, installed apart, held against the engine here: DOCUMENTS=, PORT=
 	tools/recipes/server-test.sh

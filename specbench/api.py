@@ -232,7 +232,7 @@ def load_pair(pair: str = "pocket", device: str = "auto", dtype: str = "auto", r
         pair: a name, a YAML file, or target=NAME_OR_PATH,draft=NAME_OR_PATH.
         device: auto, cpu, cuda or cuda:N.
         dtype: auto (the pair's own), or a torch dtype such as float64.
-        runtime: eager, static, graph, openvino, or auto: static, or eager for models that static does not know.
+        runtime: eager, static, graph, openvino, llamacpp, or auto: static, or eager for models that it does not know.
 
     Raises:
         UserError: a model does not exist, cannot be loaded, or does not fit the other.

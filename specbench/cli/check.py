@@ -96,7 +96,7 @@ def audit(
     """Test whether methods are lossless on this pair and machine. Exit code 1 if one should be but is not.
 
     Greedy texts are compared with vanilla's, and sampled tokens are tested against the target's distribution. Both
-    references are computed by transformers, whatever the runtime.
+    references are computed by transformers, whatever the runtime; on llamacpp by llama.cpp, in new sequences.
 
     `specbench audit --pair pocket`
 

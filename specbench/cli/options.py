@@ -50,8 +50,8 @@ Dtype = Annotated[str, Option(help="auto (float32 on a CPU, the pair's own on a 
 Runtime = Annotated[
     str,
     Option(
-        help="how forwards are computed: eager (transformers' own), static, graph (a GPU), openvino (a CPU), or auto: "
-        "static on a CPU, graph on a GPU, eager for models that these do not know",
+        help="how forwards are computed: eager (transformers' own), static, graph (a GPU), openvino (a CPU), llamacpp "
+        "(a GGUF file), or auto: static on a CPU, graph on a GPU, eager for models that these do not know",
         autocompletion=lambda incomplete: [name for name in config.RUNTIMES if name.startswith(incomplete)],
     ),
 ]

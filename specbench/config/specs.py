@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from specbench.base.errors import UserError
 from specbench.base.hashes import short_hash
 
-RUNTIMES = ("eager", "static", "graph", "openvino", "auto")  # ways to compute forwards; auto is what suits here
+# Ways to compute forwards; auto is what suits here.
+RUNTIMES = ("eager", "static", "graph", "openvino", "llamacpp", "auto")
 BATCHED = ("eager", "static")  # those that compute several texts at once
 BUNDLED = "bundled:"
 PACKAGED, CACHED = "package:", "cache:"  # a GGUF file in an installed package, or in specbench's cache

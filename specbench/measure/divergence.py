@@ -68,8 +68,10 @@ class Reference:
         return not self.pair.runtime.equal(self.pair.models["target"])
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.pair.models["target"].dtype
+    def tie(self) -> float:
+        """The largest gap of two logits that rounding can overturn."""
+        target = self.pair.models["target"]
+        return max(TIES[target.dtype], self.pair.runtime.tie(target))
 
 
 def diverged(reference: Reference, prompt: list[int], vanilla: list[int], tokens: list[int]) -> Divergence | None:
@@ -81,7 +83,7 @@ def diverged(reference: Reference, prompt: list[int], vanilla: list[int], tokens
     logits = reference.scores(prompt, vanilla[:at])
     chosen = [text[at] for text in (vanilla, tokens) if at < len(text)]
     gap = float(logits.max() - logits[chosen].min()) if len(chosen) == 2 else float("inf")
-    return Divergence(at, gap, "tie" if reference.rounds and gap <= TIES[reference.dtype] else "bug")
+    return Divergence(at, gap, "tie" if reference.rounds and gap <= reference.tie else "bug")
 
 
 def mark_divergence(

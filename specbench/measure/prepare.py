@@ -14,6 +14,7 @@ from specbench.base.console import console, warn
 from specbench.base.folder import Folder
 from specbench.config import MethodSpec, UserError, validated
 from specbench.engine.clock import Stopwatch, peak_memory
+from specbench.engine.models.load import LLAMACPP
 from specbench.engine.models.pair import Pair, load_pair, load_tokenizer
 from specbench.engine.prefix import shared_tokens
 from specbench.engine.runtimes import choose
@@ -113,8 +114,8 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
 def load_models(plan: Plan, runtime: str | None = None) -> Pair:
     """The plan's models at `runtime`, by default the plan's, with its penalties; `auto` is the usual one here.
 
-    Weights in fewer bits are those of the plan's runtime, whatever computes with them. For servers alone only the
-    tokenizer is loaded.
+    Weights in fewer bits are those of the plan's runtime, whatever computes with them; those that stay in their file
+    for llama.cpp are computed with by llama.cpp. For servers alone only the tokenizer is loaded.
 
     Raises:
         UserError: the plan lets models run code, and the command line does not.
@@ -126,7 +127,7 @@ def load_models(plan: Plan, runtime: str | None = None) -> Pair:
     pair = load_pair(plan.pair, plan.device, plan.dtype, plan.trust_remote_code, plan.allow_pickle, plan.runtime)
     penalties = Sampling(**plan.sampling.model_dump()).penalties
     pair = replace(pair, penalties=penalties, ignore_eos=plan.ignore_eos)
-    return choose.placed(runtime or plan.runtime, pair)
+    return choose.placed(plan.runtime if plan.runtime == LLAMACPP else runtime or plan.runtime, pair)
 
 
 def load_models_of(run: StoredRun, runtime: str | None = None) -> Pair:

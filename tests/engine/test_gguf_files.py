@@ -60,7 +60,7 @@ def test_it_is_dequantised_once_for_each_type_and_the_tokenizer_alone_needs_no_w
     write(tmp_path / "small.gguf")
     spec = ModelSpec(model=str(tmp_path / "small.gguf"))
     load_tokenizer(spec)
-    assert [path.name[-9:] for path in (cache / "gguf").glob("small-*/")] == ["tokenizer"]
+    assert [path.name[-8:] for path in (cache / "gguf").glob("small-*/")] == ["settings"]
     first = gguf_folder(spec, torch.float32)
     assert gguf_folder(spec, torch.bfloat16) != first
     monkeypatch.setattr(gguf_files, "_make", None)  # nothing more may be made

@@ -376,6 +376,8 @@ def test_runtimes_that_cannot_run_the_pair_are_left_out_unless_asked_for(pocket,
     }
     with pytest.raises(Unsupported, match="no graph here"):
         engines.runnable(pocket, ["graph"])
+    with pytest.raises(UserError, match="llamacpp rounds otherwise; leave it out"):
+        engines.runnable(pocket, ["llamacpp"])
     result, left_out = engines.runnable(pocket, [], {"openvino": "too large"})
     assert left_out["openvino"] == "too large"
 

@@ -1,10 +1,11 @@
-"""`make lock`: every package that is installed here, with the hashes of all its files, in eight files next to this one.
+"""`make lock`: every package that is installed here, with the hashes of all its files, in ten files next to this one.
 
 build.txt      what builds this project and the dependencies that come as source
 torch-cpu.txt  torch's build for CPUs, which is taken where pip is set up to find one
 torch-gpu.txt  torch and, on Linux, the libraries of NVIDIA that this build needs: what is taken elsewhere
 tested.txt     all else that `make run` and `make test` use
 peers.txt      engines of others, torchao and NNCF, which `make bench-peers` installs
+llamacpp.txt   llama.cpp as a runtime, which `make bench-peers` builds with llamacpp-build.txt
 models.txt     packages that bring a real model, whose files are read as data: without what they depend on
 workers.txt    Ray and submitit, which `make fault-test` installs
 uv.txt         what `make lock` itself runs
@@ -25,7 +26,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 PROJECT = FOLDER.parents[1] / "pyproject.toml"
-PARTS = ("build", "torch-gpu", "tested", "models", "workers", "peers")
+PARTS = ("build", "torch-gpu", "tested", "models", "workers", "peers", "llamacpp", "llamacpp-build")
 FOR_GPUS = re.compile(r"(nvidia-|cuda-|triton$|torch$)")
 EVERY = "--all-extras"
 BUT_PEERS = ("--extra=dev", "--extra=openvino")
@@ -36,11 +37,12 @@ BUILD = (
     "editables",
     "setuptools",
 )  # the build backend, what it needs for `-e .`; for what comes as source
+LLAMACPP_BUILD = ("scikit-build-core", "cmake")
 
 
 def main(*options: str) -> None:
     before = "".join(text for part in PARTS for text in entries(FOLDER / f"{part}.txt").values())
-    whole = resolved(before, PROJECT, EVERY, *options)
+    whole = resolved(before, PROJECT, EVERY, *options, wanted=(*BUILD, *LLAMACPP_BUILD))
     settled = "".join(whole.values())
     needed = names(resolved(settled, PROJECT, *BUT_PEERS))
     parts = {"build": names(resolved(settled))}
@@ -50,7 +52,10 @@ def main(*options: str) -> None:
     parts["models"] = set(MODELS)
     unwanted = names(resolved(settled, PROJECT, *BUT_PEERS, *MODELS.values())) - needed
     wanted = names(resolved(settled, PROJECT, *BUT_PEERS, "--extra=quantized", "--extra=peers"))
-    parts["peers"] = (names(whole) - unwanted | wanted) - needed - parts["workers"]
+    parts["llamacpp"] = names(resolved(settled, PROJECT, *BUT_PEERS, "--extra=llamacpp")) - needed
+    parts["llamacpp-build"] = names(resolved(settled, wanted=(*BUILD, *LLAMACPP_BUILD))) - needed - parts["build"]
+    others = needed | parts["build"] | parts["workers"] | parts["llamacpp"] | parts["llamacpp-build"]
+    parts["peers"] = (names(whole) - unwanted | wanted) - others
     for part in PARTS:
         write(part, [text for entry, text in whole.items() if name_of(entry) in parts[part]])
     write("uv", [*resolved("".join(entries(FOLDER / "uv.txt").values()), *options, wanted=("uv",)).values()])

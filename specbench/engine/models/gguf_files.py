@@ -29,8 +29,9 @@ from specbench.config import CACHED, PACKAGED, ModelSpec, UserError
 from specbench.engine.clock import free_memory
 
 GGUF = ".gguf"
+ENDING = "generation_config.json"  # in the cached folder: the end tokens
 FACTS = "gguf.json"  # in the cached folder: what the manifest keeps of the file
-TOKENIZER = "tokenizer"  # in place of a type: a folder without weights
+SETTINGS = "settings"  # in place of a type: a folder without weights
 AS_STORED = torch.bfloat16  # of blocks in fewer bits, where no type is asked for
 ENDS = ("eos", "eot", "eom")  # the end tokens that a file may name: of a text, a turn, a message
 INSTALL = "pip install 'specbench-harness[gguf]'"
@@ -58,10 +59,10 @@ def gguf_folder(spec: ModelSpec, dtype: torch.dtype | None, weights: bool = True
             + _obtained(spec)
         )
     home, name = cache_folder() / "gguf", f"{file.stem}-{digest[:16]}"
-    if not weights and (made := sorted(home.glob(f"{glob.escape(name)}-*/{FACTS}"))):
+    if not weights and (made := sorted(home.glob(f"{glob.escape(name)}-*/{ENDING}"))):
         return made[0].parent
     kind = dtype or AS_STORED
-    folder = home / f"{name}-{str(kind).removeprefix('torch.') if weights else TOKENIZER}"
+    folder = home / f"{name}-{str(kind).removeprefix('torch.') if weights else SETTINGS}"
     with _alone(home, folder):
         if not folder.is_dir():
             _make(file, digest, folder, kind if weights else None, spec)
@@ -146,14 +147,18 @@ def _make(file: Path, digest: str, folder: Path, dtype: torch.dtype | None, spec
 
 
 def _save(file: Path, folder: Path, dtype: torch.dtype | None, ends: list[int], spec: ModelSpec) -> None:
-    """Save tokenizer, configuration and, in `dtype`, weights as transformers reads them. Raises UserError."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    """Save tokenizer, settings and, in `dtype`, weights as transformers reads them. Raises UserError."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
 
     source: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     try:
         AutoTokenizer.from_pretrained(**source, trust_remote_code=False).save_pretrained(folder)
         if dtype is None:
-            AutoConfig.from_pretrained(**source, trust_remote_code=False).save_pretrained(folder)
+            settings = AutoConfig.from_pretrained(**source, trust_remote_code=False)
+            settings.save_pretrained(folder)
+            generation = GenerationConfig.from_model_config(settings)
+            generation.eos_token_id = ends or generation.eos_token_id
+            generation.save_pretrained(folder)
             return
         options = {"dtype": dtype, "quantization_config": GgufConfig(dequantize=True), "output_loading_info": True}
         model, loaded = AutoModelForCausalLM.from_pretrained(**source, **options, trust_remote_code=False)

@@ -14,13 +14,14 @@ from transformers import (
 from specbench.base.hub import offline
 from specbench.config import ModelSpec, UserError
 from specbench.engine.models.folders import NEEDED, model_folder
-from specbench.engine.models.gguf_files import gguf_facts
+from specbench.engine.models.gguf_files import gguf_facts, gguf_file, is_gguf
+from specbench.engine.models.in_file import FILE, load_in_file
 from specbench.engine.models.quantize import brought_words, needed_package, quantized
 from specbench.engine.models.tokenizer import reason_of
 from specbench.engine.models.whole import check_whole
 
 OPTION, DRAFT_OPTION = "--device", "--draft-device"
-OPENVINO = "openvino"  # the runtime that has weights in fewer bits of its own
+OPENVINO, LLAMACPP = "openvino", "llamacpp"  # runtimes that have weights in fewer bits of their own
 
 
 class Loaded(NamedTuple):
@@ -41,8 +42,12 @@ def load_model(
 ) -> Loaded:
     """The model of a spec on `device`, with its adapters, quantised for a runtime if the spec says so.
 
+    For `llamacpp` its weights stay in their file.
+
     Raises UserError.
     """
+    if runtime == LLAMACPP:
+        return Loaded(*load_in_file(spec, device, dtype))
     chosen = type_of(spec, device, dtype)
     where = model_folder(spec, pickles=allow_pickle, dtype=chosen)
     try:
@@ -91,6 +96,8 @@ def load_model(
         facts["weights"] = compressed(model, spec)
     elif spec.weights:
         facts["weights"] = quantized(model, spec)
+    elif is_gguf(spec.model) and not spec.adapter:
+        setattr(model, FILE, gguf_file(spec))
     return Loaded(model.eval(), facts)
 
 

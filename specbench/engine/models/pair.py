@@ -13,7 +13,7 @@ from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine.generate import Detokenizer
 from specbench.engine.models.folders import model_folder
 from specbench.engine.models.identity import loaded_hashes, weights_hash
-from specbench.engine.models.load import DRAFT_OPTION, OPENVINO, device_of, load_model, type_of
+from specbench.engine.models.load import DRAFT_OPTION, LLAMACPP, OPENVINO, device_of, load_model, type_of
 from specbench.engine.models.room import Coming, check_room
 from specbench.engine.models.tokenizer import load_tokenizer, vocabulary_hash
 from specbench.engine.penalties import OFF, Penalties
@@ -166,7 +166,7 @@ def load_pair(
 
     `device` is a torch device, `auto`, or `spread`: the target over all GPUs (by accelerate), the draft on the first.
     The pair's own `draft_device` has all other models instead. Weights in fewer bits are made for `runtime`, since
-    `openvino` has its own.
+    `openvino` has its own; for `llamacpp` all weights stay in their GGUF files.
     """
     transformers_logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -176,7 +176,8 @@ def load_pair(
     if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise UserError(f"--dtype {dtype}: no such type; use auto, float32, bfloat16, float16 or float64")
     specs = spec.models
-    for place in dict.fromkeys(places.values()):
+    in_files = runtime == LLAMACPP
+    for place in () if in_files else dict.fromkeys(places.values()):
         kinds = {role: type_of(each, place, dtype) for role, each in specs.items() if places[role] == place}
         folders = [
             Coming(specs[role], model_folder(specs[role], pickles=allow_pickle, dtype=kind), kind, runtime == OPENVINO)
@@ -207,6 +208,8 @@ def load_pair(
     pair = Pair(
         spec.name, models, tokenizers["target"], specs, members, gammas, translations, hashes=hashes, draft_device=apart
     )
+    if in_files:  # the runtime checks each model itself
+        return pair
     for role in models:
         check_rollback(Session(models[role], role))
     return replace(pair, chains_only=frozenset(r for r in models if not reads_trees(Session(models[r], r))))

@@ -54,6 +54,10 @@ def _make(name: str, pair: Pair) -> Runtime:
         from specbench.engine.runtimes.openvino import OpenVINO
 
         return OpenVINO(pair.device)
+    if name == "llamacpp":
+        from specbench.engine.runtimes.llamacpp import LlamaCpp
+
+        return LlamaCpp(pair.device)
     raise UserError(f"--runtime {name}: there is no such runtime; choose {', '.join(RUNTIMES)}")
 
 

@@ -105,6 +105,10 @@ class Runtime(Protocol):
         """What was found to depend on the block, although the runtime promises otherwise; by default nothing, ""."""
         return ""
 
+    def tie(self, model: PreTrainedModel) -> float:
+        """The largest gap of two logits that rounding can overturn, if the model's type does not tell; by default 0."""
+        return 0.0
+
     def facts(self) -> dict[str, Any]:
         """The versions and settings that affect the numbers; for the manifest."""
         return {}

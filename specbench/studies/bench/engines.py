@@ -11,6 +11,7 @@ from specbench.config import MethodSpec, Setting, UserError, load_method, overri
 from specbench.engine.clock import Lap, Stopwatch
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.generate import Ending, Limits, decode_text
+from specbench.engine.models.load import LLAMACPP
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.types import Unsupported
@@ -57,10 +58,12 @@ def runnable(
     """
     if choose.AUTO in requested:
         raise UserError("bench compares runtimes, and auto is one of them: name those, or leave --runtime out for all")
+    if LLAMACPP in requested:
+        raise UserError("bench compares texts with eager's, and llamacpp rounds otherwise; leave it out")
     pairs: dict[str, Pair] = {}
     left_out = dict(too_large)
     for name in dict.fromkeys((REFERENCE, *(requested or choose.NAMES))):
-        if name in too_large:
+        if name in too_large or name == LLAMACPP:
             continue
         try:
             pairs[name] = replace(pair, runtime=choose.runtime(name, pair))
