@@ -58,6 +58,36 @@ def test_an_import_has_the_rates_of_the_text_that_is_decoded_here(drafted, accep
     assert row.tau == pytest.approx(sum(each[2] for each in here) / len(here))
 
 
+@pytest.mark.parametrize(
+    ("finish", "limits"),
+    [
+        ("stop", Limits(99, frozenset({9}))),  # the end token is drafted, accepted, and a token of the text
+        ("length", Limits(4, frozenset())),
+        ("stop", Limits(99, frozenset(), (">9",))),
+    ],
+)
+def test_a_text_of_four_tokens_holds_three_of_its_only_draft(finish, limits, tmp_path):
+    """The first one is the prefill's; the other three stand in the draft, the token that ends the text too.
+
+    Two of five would be accepted if a round's last token were always the target's own. It is not where the text ends
+    within the draft.
+    """
+    draft = [5, 6, 9, 7, 8]
+    ending = Ending(limits, lambda ids: "".join(f">{token}" for token in ids))
+    verdict = Verdict(tuple(range(5)), 1, draft, draft, [1.0] * 5)
+    here = list(until_end(iter([Round([4]), Round([*draft, 1], verdict)]), ending))[-1]
+    assert ending.tokens == [4, 5, 6, 9] and (here.drafted, here.accepted, here.truncated) == (5, 3, 3)
+
+    steps = {"num_spec_steps": 1, "num_draft_tokens": 5, "num_spec_tokens": 5}
+    steps |= {"per_step_accepted": [5], "per_step_drafted": [5]}
+    answer = {"object": "text_completion", "model": "m", "choices": [{"text": "x", "finish_reason": finish}]}
+    answer |= {"usage": {"prompt_tokens": 10, "completion_tokens": len(ending.tokens)}}
+    answer |= {"metrics": {"generation_time_ms": 100, "speculative_decoding": steps}}
+    row = rows(import_vllm([jsonl(tmp_path / "a.jsonl", answer)], out=tmp_path / "run")).iloc[0]
+    assert row.acceptance_rate == pytest.approx(3 / 5) and row.acceptance_rate_in_text == pytest.approx(3 / 3)
+    assert row.tau == 3
+
+
 def test_rounds_that_do_not_add_up_are_not_known():
     assert [row["committed"] for row in text_rounds([5, 5], [1, 1], 9)] == [None, None]  # some had no draft
     assert [row["committed"] for row in text_rounds([5, 5], [5, 1], 4)] == [None, None]  # the text ended earlier
