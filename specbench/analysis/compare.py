@@ -43,7 +43,7 @@ def summary(runs: Measured) -> pd.DataFrame:
         tables += [cell.row for cell in cells.values()]
         if len(tasks) > 1:
             tables += [
-                _average([cells[task, method] for task in tasks])
+                _average([cells[task, method] for task in tasks], runs.group)
                 for method in methods
                 if all((task, method) in cells for task in tasks)
             ]
@@ -55,6 +55,7 @@ class Cell:
     """One row of the summary, with the figures by document that its average over tasks needs."""
 
     row: dict[str, Any]
+    scored: int  # documents
     tokens: tuple[stats.Floats, stats.Floats]  # committed ones, and target rounds: τ
     times: stats.Paired | None
     whole_times: stats.Paired | None
@@ -76,7 +77,8 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
         "loops": int(mine.loops.sum()),
         "imported": not runs.imported.isdisjoint(mine.index.get_level_values("run")),
     }
-    row |= _accuracy(runs.scores, key, baseline)
+    accuracy, scored = _accuracy(runs.scores, key, baseline)
+    row |= accuracy
     row |= rates.loc[key].to_dict() if key in rates.index else dict.fromkeys(rates, np.nan)
     if workers.unlike(mine):
         row |= dict.fromkeys(metrics.SPEEDS, np.nan)
@@ -95,7 +97,7 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
     row["speedup_spread"] = _spread(mine, base) if row["repeats"] > 1 else np.nan
     row["drift"] = max((metrics.drift(counts) for _, counts in base.groupby("run")), key=abs, default=0.0)
     row |= _limit_share(mine)
-    return Cell(row, tokens, times, whole_times)
+    return Cell(row, scored, tokens, times, whole_times)
 
 
 def _speedup_columns(name: str, speedup: stats.Interval | None) -> dict[str, float]:
@@ -141,8 +143,11 @@ def _spread(mine: pd.DataFrame, base: pd.DataFrame) -> float:
     return float(np.std(speedups, ddof=1)) if len(speedups) > 1 else np.nan
 
 
-def _accuracy(scores: pd.DataFrame, key: tuple[str, ...], baseline: str) -> dict[str, Any]:
-    """The headline metric, and its difference from the baseline's on the same documents in the same passes."""
+def _accuracy(scores: pd.DataFrame, key: tuple[str, ...], baseline: str) -> tuple[dict[str, Any], int]:
+    """The headline metric, and its difference from the baseline's on the same documents in the same passes.
+
+    Also the number of documents that have a score.
+    """
     here = scores[(scores[ROW[:3]] == list(key[:3])).all(axis=1)]
     mine = here[here.method == key[3]]
     whole, documents = mine[mine.doc_id.isna()], mine[mine.doc_id.notna()]
@@ -156,11 +161,12 @@ def _accuracy(scores: pd.DataFrame, key: tuple[str, ...], baseline: str) -> dict
     base = here[(here.method == baseline) & here.doc_id.notna()]
     both = documents.merge(base, on=[*ONCE, "doc_id"], suffixes=("", "_base"))
     if both.empty or key[3] == baseline:
-        return row | metrics.interval_columns("accuracy_delta", None) | {"accuracy_p": np.nan, "accuracy_test": ""}
+        unknown = metrics.interval_columns("accuracy_delta", None) | {"accuracy_p": np.nan, "accuracy_test": ""}
+        return row | unknown, len(per_document)
     means = both.groupby("doc_id")[["value", "value_base"]].mean().to_numpy(float).T
     row |= metrics.interval_columns("accuracy_delta", of_scores.change_interval(means[0] - means[1]))
     difference = stats.difference(*means)
-    return row | {"accuracy_p": difference.p, "accuracy_test": difference.test}
+    return row | {"accuracy_p": difference.p, "accuracy_test": difference.test}, len(per_document)
 
 
 def _score(value: float, stderr: float, per_document: "pd.Series[float]") -> stats.Interval:
@@ -171,18 +177,25 @@ def _score(value: float, stderr: float, per_document: "pd.Series[float]") -> sta
     return stats.Interval(value, value - of_scores.Z * stderr, value + of_scores.Z * stderr)
 
 
-def _average(cells: list[Cell]) -> dict[str, Any]:
-    """The unweighted mean over tasks of accuracy, rates and speedups; counts are added up."""
+def _average(cells: list[Cell], group: str | None) -> dict[str, Any]:
+    """The unweighted mean over tasks of accuracy, rates and speedups; counts are added up.
+
+    The accuracy of lm-eval's `group` weighs each task by its documents.
+    """
     table = pd.DataFrame([cell.row for cell in cells])
     first = cells[0].row
     numbers = table.select_dtypes("number")
     row = {**dict.fromkeys(first, np.nan), **numbers.mean(skipna=False).to_dict()}
     row |= {name: first[name] for name in (*SETUP, "method", "baseline", "repeats")}
-    row |= {"task": AVERAGE, "metric": f"mean of {len(cells)} tasks", "accuracy_test": "", "accuracy_p": np.nan}
+    weights = [float(cell.scored) for cell in cells] if group and all(cell.scored for cell in cells) else None
+    by = f", scores by documents as lm-eval's {group}" if weights else ""
+    row |= {"task": AVERAGE, "metric": f"mean of {len(cells)} tasks{by}", "accuracy_test": "", "accuracy_p": np.nan}
     row |= {name: int(table[name].sum()) for name in ("documents", "errors", "empty", "loops", "compared")}
-    row["accuracy_stderr"] = float(np.sqrt((table.accuracy_stderr**2).sum(skipna=False)) / len(cells))
+    shares = np.array(weights or [1.0] * len(cells)) / sum(weights or [len(cells)])
+    row["accuracy_stderr"] = float(np.sqrt(((shares * table.accuracy_stderr) ** 2).sum(skipna=False)))
+    row["accuracy_delta"] = float((shares * table.accuracy_delta).sum(skipna=False))
     scores = [stats.Interval(row.accuracy, row.accuracy_low, row.accuracy_high) for row in table.itertuples()]
-    row |= metrics.interval_columns("accuracy", of_scores.average_score(scores))
+    row |= metrics.interval_columns("accuracy", of_scores.average_score(scores, weights))
     row |= {"accuracy_delta_low": np.nan, "accuracy_delta_high": np.nan}  # no verdict is of an average
     row |= {"peak_memory": table.peak_memory.max(), "drift": max(table.drift, key=abs)}
     row |= {"speedup_spread": np.nan, "accuracy_spread": np.nan}

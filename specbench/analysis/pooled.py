@@ -32,6 +32,7 @@ class Measured:
     totals: dict[tuple[str, ...], list[dict[str, Any]]]  # of servers, by ROW
     mismatches: list[str]  # differences that the user allowed, and facts that imported runs lack
     conditions: dict[str, dict[str, Any]]  # by method of imported runs, what their files say of how they measured
+    group: str | None  # lm-eval's group that all tasks are of, if its score weighs each by its documents
     imported: frozenset[int]  # runs, by their number, whose methods did not take turns on one machine for all we know
 
     @cached_property
@@ -132,8 +133,15 @@ def measured(
         totals=of_servers,
         conditions=_conditions(runs, labels),
         mismatches=mismatches,
+        group=_group(runs),
         imported=frozenset(number for number, run in enumerate(runs) if run.manifest.get("imported") is not None),
     )
+
+
+def _group(runs: Sequence[StoredRun]) -> str | None:
+    """lm-eval's group that all tasks of all runs are of, if its score weighs them by their documents."""
+    groups = {line.group for run in runs for line in run.plan.tasks}
+    return groups.pop() if len(groups) == 1 else None
 
 
 def _conditions(runs: Sequence[StoredRun], labels: Sequence[dict[str, str]]) -> dict[str, dict[str, Any]]:

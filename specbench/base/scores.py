@@ -50,12 +50,15 @@ def _t_interval(values: Floats) -> Interval:
     return Interval(value, value - reach, value + reach)
 
 
-def average_score(tasks: Sequence[Interval]) -> Interval:
-    """The mean of several tasks' scores: how far each may lie below or above its value adds up as variances do."""
-    count = len(tasks)
-    value = sum(task.value for task in tasks) / count
-    below = math.sqrt(sum((task.value - task.low) ** 2 for task in tasks)) / count
-    above = math.sqrt(sum((task.high - task.value) ** 2 for task in tasks)) / count
+def average_score(tasks: Sequence[Interval], weights: Sequence[float] | None = None) -> Interval:
+    """The mean of several tasks' scores: how far each may lie below or above its value adds up as variances do.
+
+    `weights`, such as numbers of documents, are equal by default.
+    """
+    shares = np.array(weights or [1.0] * len(tasks)) / sum(weights or [len(tasks)])
+    values, lows, highs = (np.array([getattr(task, end) for task in tasks]) for end in ("value", "low", "high"))
+    value = float(shares @ values)
+    below, above = (float(np.linalg.norm(shares * reach)) for reach in (values - lows, highs - values))
     return Interval(value, value - below, value + above)
 
 

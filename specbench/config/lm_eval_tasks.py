@@ -27,7 +27,24 @@ def lines_of(line: TaskLine, known: tuple[str, ...] = ()) -> list[TaskLine]:
     """
     files = _files()
     names = _expanded(line.task, line.fewshot, files, known, 0)
-    return [_line(line, name, fewshot, files["task", name][0]) for name, fewshot in names.items()]
+    averaged = _averaged(line.task, files)
+    return [_line(line, name, fewshot, files["task", name][0], averaged) for name, fewshot in names.items()]
+
+
+def _averaged(name: str, files: dict[tuple[str, str], list[Path]]) -> list[dict[str, Any]]:
+    """The entries of `aggregate_metric_list`, what the score of a group is, that weigh its tasks by their documents."""
+    if ("task", name) in files or ("group", name) not in files:
+        return []
+    listed = read_mapping(files["group", name][0], tags=True).get("aggregate_metric_list") or []
+    entries = listed if isinstance(listed, list) else [listed]
+    return [entry for entry in entries if isinstance(entry, dict) and entry.get("weight_by_size", True)]
+
+
+def _holds(entry: dict[str, Any], figure: str) -> bool:
+    """True if an entry of `aggregate_metric_list` is of a figure, `metric,filter`; without filters it is of all."""
+    metric, _, filter_ = figure.partition(",")
+    filters = entry.get("filter_list") or [filter_]
+    return entry.get("metric") == metric and filter_ in ([filters] if isinstance(filters, str) else filters)
 
 
 @cache
@@ -88,8 +105,11 @@ def _members(
     return tasks
 
 
-def _line(line: TaskLine, name: str, fewshot: int | None, path: Path) -> TaskLine:
-    """The line of one task. Raises UserError if it generates no text, or is a class of Python."""
+def _line(line: TaskLine, name: str, fewshot: int | None, path: Path, averaged: list[dict[str, Any]]) -> TaskLine:
+    """The line of one task, whose group is named if the group's score (`averaged`) is of its headline.
+
+    Raises UserError if it generates no text, or is a class of Python.
+    """
     config = config_of(path)
     whole = f" (of {line.task})" if name != line.task else ""
     if "class" in config:
@@ -102,4 +122,5 @@ def _line(line: TaskLine, name: str, fewshot: int | None, path: Path) -> TaskLin
             "generates no text, so there is nothing to speculate on; choose a task of output type generate_until"
         )
     info = info_of(config, f"lm-eval's {name}").model_copy(update={"data": name})
-    return line.model_copy(update={"task": name, "own": info, "fewshot": fewshot})
+    group = line.task if any(_holds(entry, info.metric) for entry in averaged) else None
+    return line.model_copy(update={"task": name, "own": info, "fewshot": fewshot, "group": group})

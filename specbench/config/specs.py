@@ -169,6 +169,7 @@ class TaskLine(Settings):
     max_new_tokens: int | None = Field(default=None, ge=1)
     file: str | None = Field(default=None, description="of a user's own task: the path of its YAML")
     own: TaskInfo | None = Field(default=None, description="what is known of a task that index.yaml does not have")
+    group: str | None = Field(default=None, description="lm-eval's group whose score weighs it by its documents")
 
 
 class MethodLine(Settings):

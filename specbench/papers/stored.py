@@ -73,5 +73,6 @@ def measured_of(rows: pd.DataFrame) -> pooled.Measured:
         totals={},
         mismatches=[],
         conditions={},
+        group=None,
         imported=frozenset(),
     )

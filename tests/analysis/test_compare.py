@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import binomtest, t
-from synthetic import CHAIN, SINGLE, Rows, Timed, rounds, sample, scores, timed_run, write_run
+from synthetic import CHAIN, SINGLE, Rows, Timed, change_manifest, rounds, sample, scores, timed_run, write_run
 
 from specbench.analysis import compare, pooled, time_warnings
 from specbench.base import files
@@ -46,6 +46,31 @@ def test_one_run(tmp_path):
     # plain: 1.25 s for 5 tokens; sps: 0.75 s for 5 tokens
     assert mine.speedup_e2e == pytest.approx(1.25 / 0.75)
     assert math.isnan(mine.speedup_spread) and math.isnan(row(comparison, method="plain").accuracy_p)
+
+
+def test_the_score_of_a_group_weighs_tasks_by_their_documents(tmp_path):
+    """As lm-eval has it: 8 of 8 and 1 of 2 are 9 of 10. Without a group, or with others, tasks count alike."""
+    right = {"one": [1] * 8, "two": [1, 0]}
+    run = timed_run(
+        tmp_path / "a",
+        {"plain": Timed(1.0, SINGLE, {"one": [1] * 8, "two": [1, 1]}), "sps": Timed(0.5, CHAIN, right)},
+        tasks=("one", "two"),
+        documents={"one": 8, "two": 2},
+    )
+    plain = row(table(run), task="average", method="sps")
+    assert (plain.accuracy, plain.accuracy_delta, plain.metric) == (0.75, -0.25, "mean of 2 tasks")
+    plan = run.manifest["plan"]
+
+    def grouped(*groups):
+        lines = [{"task": task, "group": group} for task, group in zip(right, groups, strict=True)]
+        return row(table(change_manifest(run.folder, plan=plan | {"tasks": lines})), task="average", method="sps")
+
+    weighed = grouped("all", "all")
+    assert (weighed.accuracy, weighed.accuracy_delta) == pytest.approx((0.9, -0.1))
+    assert weighed.metric == "mean of 2 tasks, scores by documents as lm-eval's all"
+    assert weighed.accuracy_stderr == pytest.approx(0.125 * math.hypot(0.8, 0.2))
+    assert weighed.tau == plain.tau and weighed.speedup_decode == plain.speedup_decode
+    assert grouped("all", "others").accuracy == grouped("all", None).accuracy == 0.75
 
 
 def test_scores_have_intervals(tmp_path):

@@ -57,6 +57,9 @@ def test_an_average_adds_up_what_its_tasks_lie_below_and_above():
     estimate = scores.average_score([Interval(0.5, 0.2, 0.6), Interval(0.7, 0.3, 0.8)])
     expected = (0.6, 0.6 - math.hypot(0.3, 0.4) / 2, 0.6 + math.hypot(0.1, 0.1) / 2)
     assert (estimate.value, estimate.low, estimate.high) == pytest.approx(expected)
+    estimate = scores.average_score([Interval(0.5, 0.2, 0.6), Interval(0.7, 0.3, 0.8)], [30, 10])
+    expected = (0.55, 0.55 - math.hypot(0.75 * 0.3, 0.25 * 0.4), 0.55 + math.hypot(0.75 * 0.1, 0.25 * 0.1))
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx(expected)
 
 
 def test_a_change_by_hand():

@@ -41,6 +41,14 @@ def test_groups_and_tags_are_their_tasks():
     assert plan.suite == "mmlu_pro" and len(plan.tasks) == 14 and plan.info("mmlu_pro_law").hub == "TIGER-Lab/MMLU-Pro"
 
 
+def test_a_group_says_whether_its_score_weighs_tasks_by_their_documents():
+    """Those of lm-eval say so in `aggregate_metric_list`; without one, lm-eval has no score of the group."""
+    assert {line.group for line in lines("mmlu_pro")} == {"mmlu_pro"}  # weight_by_size: true
+    assert {line.group for line in lines("longbench_single")} == {None}  # weight_by_size: False
+    assert {line.group for line in lines("longbench_multi_tasks")} == {None}  # a tag
+    assert {line.group for line in lines("mmlu_pro_math")} == {None}
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
