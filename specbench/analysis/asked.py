@@ -1,31 +1,43 @@
 """What a run asked its servers: settings of requests that must be alike, and sampling that a request cannot name."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from specbench.config.servers import SERVER
 from specbench.results.stored import StoredRun
 from specbench.servers.engines import ENGINES
 
 FIELDS = ("system", "chat_template_kwargs", "extra_body")  # settings of a server that change what it is asked
 
 
-def unlike(run: StoredRun) -> dict[str, list[str]]:
-    """By method, the fields of requests in which it and its baseline differ; methods that agree have no entry."""
-    values = {spec.name: {name: spec.values.get(name) or None for name in FIELDS} for spec in run.plan.methods}
-    differing: dict[str, list[str]] = {}
-    for name, mine in values.items():
-        baseline = run.plan.against(name)
-        if baseline and (fields := [field for field in FIELDS if mine[field] != values[baseline][field]]):
-            differing[name] = fields
-    return differing
+def settings(run: StoredRun) -> dict[str, dict[str, Any]]:
+    """By method, what its prompts are asked with: fields of requests, and the ways (`api`) in which they may be asked.
+
+    A chat server wraps prompts in its own template, as is done here before decoding if the run says so; completions
+    read them as they are.
+    """
+    here = {"completions", *(["chat"] if run.plan.chat_template else [])}
+    return {
+        spec.name: {name: spec.values.get(name) or None for name in FIELDS}
+        | {"api": {spec.values.get("api")} if spec.method == SERVER else here}
+        for spec in run.plan.methods
+    }
 
 
-def lines(runs: Sequence[StoredRun]) -> Iterator[str]:
-    """Servers that were asked otherwise than their baselines, and sampling that was left to servers."""
+def unlike(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """The names of `settings` in which two methods differ."""
+    fields = [name for name in FIELDS if mine[name] != theirs[name]]
+    return fields if mine["api"] & theirs["api"] else [*fields, "api"]
+
+
+def lines(unlike: Mapping[str, tuple[str, Sequence[str]]], runs: Sequence[StoredRun]) -> Iterator[str]:
+    """Methods that were asked otherwise than their baselines, and sampling that was left to servers.
+
+    `unlike` has by method its baseline, and the settings in which they differ.
+    """
+    for name, (base, fields) in unlike.items():
+        yield f"{name} and {base} were asked with other {', '.join(fields)}: they are not compared"
     for run in runs:
-        for name, fields in unlike(run).items():
-            base, what = run.plan.against(name), ", ".join(fields)
-            yield f"{name} and {base} were asked with other {what}: they are not compared"
         yield from _unsent(run)
 
 

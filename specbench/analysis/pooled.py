@@ -29,6 +29,8 @@ class Measured:
     methods: list[str]  # in the order of the runs, but each baseline before the methods compared with it
     metric: dict[str, str]  # by task
     baselines: dict[str, str]  # by method; a method without a baseline has no entry
+    asked: dict[str, dict[str, Any]]  # by method, what its prompts are asked with (`asked.settings`)
+    unlike: dict[str, tuple[str, list[str]]]  # methods asked otherwise than their baseline, with it and in what
     totals: dict[tuple[str, ...], list[dict[str, Any]]]  # of servers, by ROW
     mismatches: list[str]  # differences that the user allowed, and facts that imported runs lack
     conditions: dict[str, dict[str, Any]]  # by method of imported runs, what their files say of how they measured
@@ -43,14 +45,15 @@ class Measured:
     def against(self, baseline: str | None) -> "Measured":
         """A copy with one baseline for all methods that compare with it, or with none.
 
-        Imported methods whose files say that they were measured otherwise have none. Raises UserError if there is no
-        such method.
+        Methods that were asked otherwise, and imported ones whose files say that they were measured otherwise, have
+        none. Raises UserError if there is no such method.
         """
         if baseline is not None and baseline not in self.methods:
             raise UserError(f"no method {baseline!r} in these runs; there are {', '.join(self.methods)}")
         base = self.conditions.get(baseline or "", {})
         alike = [name for name in self.methods if not differences(self.conditions.get(name, {}), base)]
-        return replace(self, baselines=dict.fromkeys(alike, baseline) if baseline else {})
+        baselines, unlike = _compared(dict.fromkeys(alike, baseline) if baseline else {}, self.asked)
+        return replace(self, baselines=baselines, unlike=unlike)
 
     def joined(self, method: str, parts: Mapping[str, str]) -> "Measured":
         """A copy with one more method: on each task of `parts` what the method there measured."""
@@ -120,7 +123,12 @@ def measured(
         errors.append(labelled(samples[~samples.warmup & (samples.finish == "error")]))
         if with_depths:
             depths.append(labelled(metrics.depths(rounds)))
-    baselines = _baselines(runs, labels)
+    asked_with = {
+        by_name[name]: values
+        for run, by_name in zip(reversed(runs), reversed(labels), strict=True)
+        for name, values in asked.settings(run).items()
+    }
+    baselines, unlike = _compared(_baselines(runs, labels), asked_with)
     methods = dict.fromkeys(label for by_name in labels for label in by_name.values())
     return Measured(
         methods=_in_order(list(methods), baselines),
@@ -130,6 +138,8 @@ def measured(
         errors=pd.concat(errors, ignore_index=True).groupby(ROW).size(),
         metric=metric,
         baselines=baselines,
+        asked=asked_with,
+        unlike=unlike,
         totals=of_servers,
         conditions=_conditions(runs, labels),
         mismatches=mismatches,
@@ -159,16 +169,25 @@ def _baselines(runs: Sequence[StoredRun], labels: Sequence[dict[str, str]]) -> d
     """The baseline of each method by label: from the first run that names one for it, else the first run's main one."""
     baselines: dict[str, str] = {}
     main: str | None = None
-    alone: set[str] = set()  # asked otherwise than their baselines
     for run, by_name in zip(runs, labels, strict=True):
         main = main or (by_name[run.plan.baseline] if run.plan.baseline else None)
-        unlike = asked.unlike(run)
-        alone |= {by_name[name] for name in unlike}
         for name, label in by_name.items():
-            if (baseline := run.plan.against(name)) and name not in unlike:
+            if baseline := run.plan.against(name):
                 baselines.setdefault(label, by_name[baseline])
-    rest = {label: main for by_name in labels for label in by_name.values() if label not in {*baselines, *alone}}
+    rest = {label: main for by_name in labels for label in by_name.values() if label not in baselines}
     return baselines | {label: base for label, base in rest.items() if base}
+
+
+def _compared(
+    baselines: Mapping[str, str], asked_with: Mapping[str, dict[str, Any]]
+) -> tuple[dict[str, str], dict[str, tuple[str, list[str]]]]:
+    """The baselines of methods that were asked alike, and the others' with what differs."""
+    differing = {
+        name: (base, fields)
+        for name, base in baselines.items()
+        if name in asked_with and base in asked_with and (fields := asked.unlike(asked_with[name], asked_with[base]))
+    }
+    return {name: base for name, base in baselines.items() if name not in differing}, differing
 
 
 def _in_order(methods: list[str], baselines: dict[str, str]) -> list[str]:

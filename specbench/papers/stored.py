@@ -70,6 +70,8 @@ def measured_of(rows: pd.DataFrame) -> pooled.Measured:
         methods=list(dict.fromkeys(rows.method)),
         metric=dict.fromkeys(rows.task, ""),
         baselines=baselines,
+        asked={},
+        unlike={},
         totals={},
         mismatches=[],
         conditions={},

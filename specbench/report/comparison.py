@@ -92,12 +92,13 @@ def compare(
     runs = [StoredRun(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
     stopped = [how_much(run) for run in runs if unfinished and not run.finished]
     measured = pooled.measured(runs, allowed, by == "depth", unfinished)
-    summary = compared.summary(measured if against is None else measured.against(against))
+    measured = measured if against is None else measured.against(against)
+    summary = compared.summary(measured)
     if sort:
         summary = tables.sort(summary, sort)
     if by in OTHER:
         make, shown_columns = OTHER[by]
-        shown = make(measured if against is None else measured.against(against))
+        shown = make(measured)
         text = "" if format == "parquet" else tables.render_other(shown, shown_columns, format, console.width)
     else:
         shown = tables.raw_columns(summary, columns)

@@ -41,7 +41,7 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
     yield from unwrapped(runs, measured)
     yield from unread(runs)
     yield from time_warnings.untimed(measured)
-    yield from asked.lines(runs)
+    yield from asked.lines(measured.unlike, runs)
     yield from time_warnings.stalled(measured)
     yield from time_warnings.uneven(measured)
     yield from time_warnings.unpooled(measured)

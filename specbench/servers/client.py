@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import aiohttp
@@ -21,27 +20,15 @@ from specbench.engine.clock import now
 from specbench.servers.adapters import Counters, parse_counters, unknown_fields
 from specbench.servers.engines import ENGINES, Engine, detected
 from specbench.servers.reply import Refusal, Reply, count
-from specbench.servers.stream import Events, Reader, words_of
+from specbench.servers.stream import Events, Reader
+from specbench.servers.wire import CONNECT, Declined, Unanswered, Wire, drain
 
-CONNECT = 10.0  # seconds to connect
 IDLE = 2.0  # seconds that an unused connection is kept: servers close theirs after five or more
-LINGER = 0.5  # seconds for the end of an answer, after its last event
-SHORT = 10.0  # seconds for what a server tells of itself
 SLACK = 0.5  # seconds more for bytes without tokens than for silence, which is then told as such
 WHOLE = 30  # times the `timeout` that a whole answer may take, if `deadline` says nothing else
-MOST_TOLD = 2**22  # bytes of that
-ERROR_BYTES = 4096  # of an error's text
 # Token ids, a text, or messages (`role`, `content`) for a chat endpoint.
 Prompt = list[int] | str | list[dict[str, str]]
 ZERO = time.time() - now()  # of the clock, in Unix time
-
-
-class Unanswered(Refusal):
-    """The connection was closed before a word of the answer; llama.cpp closes it after each stream without a word."""
-
-
-class Declined(Refusal):
-    """The server answered, with a status of an error."""
 
 
 def clock() -> float:
@@ -63,11 +50,17 @@ class Client:
         self.tells = False  # an answer of it has said something of its rounds
         self._named: set[str] = set()  # fields of answers that were named, since no table knows them
         self._key = _key(name, settings)
+        self._wire = Wire(name, settings.url, self._clean)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> "Client":
         self._session = self._opened()
         return self
+
+    @property
+    def _open(self) -> aiohttp.ClientSession:
+        assert self._session
+        return self._session
 
     def _opened(self) -> aiohttp.ClientSession:
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
@@ -116,7 +109,7 @@ class Client:
         facts = {"engine": self.engine.name, "model": wanted, "context": count(entry.get("max_model_len"))}
         for path, read in self.engine.facts.items():
             with contextlib.suppress(Refusal, ValueError, RecursionError):  # not every server tells it
-                facts |= read(await self._text(path))
+                facts |= read(await self._wire.text(self._open, path))
         self.facts |= json.loads(self._clean(json.dumps(facts, ensure_ascii=False)))
         self.model = wanted
 
@@ -124,7 +117,7 @@ class Client:
         """Open a connection, so that no answer is timed with it."""
         with contextlib.suppress(Refusal):
             await self.meet()
-            await self._text("/v1/models")
+            await self._wire.text(self._open, "/v1/models")
 
     async def complete(self, prompt: Prompt, options: dict[str, Any], due: float) -> Reply:
         """Send one request and read its answer. Whatever goes wrong is the reply's `error`."""
@@ -174,7 +167,7 @@ class Client:
         if not self.engine.counters:
             return None
         try:
-            return parse_counters(self.engine, await self._text("/metrics")) or None
+            return parse_counters(self.engine, await self._wire.text(self._open, "/metrics")) or None
         except Refusal:
             return None
 
@@ -198,81 +191,25 @@ class Client:
                         tokens.reschedule(loop.time() + wait + SLACK)
                 if reader.done:
                     reply.ended = at
-                    await _drain(response)
+                    await drain(response)
                     return
             reply.ended = clock()
 
         try:
             # Silence is the socket's own; bytes that bring no tokens, and an answer without an end, are not.
             async with asyncio.timeout(most) as whole, asyncio.timeout(CONNECT + wait + SLACK) as tokens:
-                await self._asked("POST", path, timeout, read, self.body(prompt, options), session)
+                await self._wire.ask(session or self._open, "POST", path, timeout, read, self.body(prompt, options))
         except TimeoutError:
             what = ("no end of the answer", most) if whole.expired() else ("no part of the answer", wait)
-            raise Refusal(self._hung(*what)) from None
+            raise Refusal(self._wire.hung(*what)) from None
         reader.end(events.end())
 
     async def _told(self, path: str) -> Any:
-        text = await self._text(path)
+        text = await self._wire.text(self._open, path)
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
             raise Refusal(f"{path} is not JSON ({brief(error)})") from None
-
-    async def _text(self, path: str) -> str:
-        timeout = aiohttp.ClientTimeout(total=SHORT, sock_connect=CONNECT)
-        parts: list[bytes] = []
-
-        async def read(response: aiohttp.ClientResponse) -> None:
-            size = 0
-            async for data in response.content.iter_any():
-                parts.append(data)
-                size += len(data)
-                if size > MOST_TOLD:
-                    raise Refusal(f"{path} has more than {MOST_TOLD // 2**20} MiB")
-
-        await self._asked("GET", path, timeout, read)
-        return self._clean(b"".join(parts).decode(errors="replace"))
-
-    async def _asked(
-        self,
-        method: str,
-        path: str,
-        timeout: aiohttp.ClientTimeout,
-        read: Callable[[aiohttp.ClientResponse], Awaitable[None]],
-        body: dict[str, Any] | None = None,
-        session: aiohttp.ClientSession | None = None,
-    ) -> None:
-        """One exchange over HTTP, by default in the client's session. Raises Refusal, whatever goes wrong."""
-        session = session or self._session
-        assert session
-        url, answered = self.settings.url + path, False
-        try:
-            async with session.request(method, url, json=body, timeout=timeout, allow_redirects=False) as response:
-                answered = True
-                if 300 <= response.status < 400:
-                    where = brief(self._clean(response.headers.get("Location", "nowhere")))
-                    raise Refusal(f"{path} redirects to {where}, which is refused; if you trust it, give its address")
-                if response.status != 200:
-                    text = self._clean((await _beginning(response)).decode(errors="replace"))
-                    raise Declined(f"{path} answers {response.status}: {words_of(text)}")
-                await read(response)
-        except aiohttp.ConnectionTimeoutError:
-            raise Refusal(f"no connection to {self.settings.url}: no answer in {CONNECT:g} s") from None
-        except asyncio.TimeoutError:
-            seconds = timeout.sock_read or timeout.total or CONNECT
-            raise Refusal(self._hung("no byte", seconds)) from None
-        except aiohttp.ClientConnectorCertificateError as error:
-            raise Refusal(f"no trusted connection: {brief(error.certificate_error)}") from None
-        except aiohttp.ClientConnectorError as error:
-            raise Refusal(f"no connection to {self.settings.url}: {brief(error.os_error.strerror or error)}") from None
-        except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, ConnectionError) as error:
-            kind = Refusal if answered else Unanswered
-            raise kind(f"the stream was cut: {brief(error)}") from None
-        except (aiohttp.ClientError, ValueError, OSError) as error:
-            raise Refusal(f"invalid answer: {brief(error)}") from None
-
-    def _hung(self, what: str, seconds: float) -> str:
-        return f"the server hung: {what} in {seconds:g} s; a longer wait: --set {self.name}.timeout=…"
 
     def _clean(self, line: str) -> str:
         """A text without the API key, which a server may have repeated."""
@@ -292,27 +229,3 @@ def _key(name: str, settings: ServerSettings) -> str:
 def _is_name(value: Any) -> bool:
     """True for a text that can be written down: JSON may name halves of characters."""
     return isinstance(value, str) and value == value.encode(errors="replace").decode()
-
-
-async def _drain(response: aiohttp.ClientResponse) -> None:
-    """Read to the end of an answer whose last event has come: else its connection would not be kept for the next one.
-
-    A server that does not end its answer is not waited for.
-    """
-
-    async def rest() -> None:
-        async for _ in response.content.iter_any():
-            pass
-
-    with contextlib.suppress(asyncio.TimeoutError, aiohttp.ClientError, ConnectionError):
-        await asyncio.wait_for(rest(), LINGER)
-
-
-async def _beginning(response: aiohttp.ClientResponse) -> bytes:
-    """The first bytes of an error's text, as far as they come soon."""
-    text = b""
-    with contextlib.suppress(asyncio.TimeoutError):
-        async with asyncio.timeout(SHORT):
-            while len(text) < ERROR_BYTES and (data := await response.content.read(ERROR_BYTES - len(text))):
-                text += data
-    return text

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-PAUSE = 0.02  # seconds after each event
+PAUSE = 0.005  # seconds after each event
 
 
 @dataclass

@@ -95,7 +95,8 @@ def asked(url, monkeypatch=None, **settings):
 @pytest.mark.parametrize("lie", LIES)
 def test_bytes_without_tokens_are_not_waited_for(lie, monkeypatch):
     monkeypatch.setattr("specbench.servers.client.CONNECT", 0.3)
-    monkeypatch.setattr("specbench.servers.client.SHORT", 0.5)
+    monkeypatch.setattr("specbench.servers.wire.CONNECT", 0.3)
+    monkeypatch.setattr("specbench.servers.wire.SHORT", 0.5)
     with lying(*LIES[lie]) as url:
         reply, seconds, _ = asked(url, timeout=0.5)
     assert seconds < 5 and reply.error

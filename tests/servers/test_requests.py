@@ -34,11 +34,16 @@ def says(words=WORDS, finish="stop", before=(), counted=None, **details):
     return script
 
 
-def run(servers, *options, code=0):
+def either(body):
+    """The same answer to chat requests and completions."""
+    return says()(body) if "messages" in body else [*[part(f" {word}") for word in WORDS], part("", "stop"), usage(9)]
+
+
+def run(servers, *options, out="run", code=0):
     lines = [f"{name}: {json.dumps(values)}" for name, values in servers.items()]
     Path("servers.yaml").write_text("\n".join(lines) + "\n")
     words = ("run", "--server", "servers.yaml", "--prompts", "prompts.jsonl", "--max-new-tokens", "24")
-    return output(*words, "--out", "run", *options, code=code)
+    return output(*words, "--out", out, *options, code=code)
 
 
 def samples():
@@ -131,6 +136,19 @@ def test_servers_that_are_asked_otherwise_are_not_compared(plain):
     assert "speedup" not in shown
     alike = {"vanilla": chat(plain, system="Be brief."), "brief": chat(plain, system="Be brief.")}
     assert "speedup" in output(*_again(alike))
+
+
+def test_chat_and_completions_are_not_divided():
+    """In one run or in two: a server's own template makes another prompt."""
+    told = "served and vanilla were asked with other api: they are not compared"
+    with scripted(Scripted(either)) as server:
+        assert told in run({"vanilla": chat(server), "served": {"url": server.url}})
+        run({"vanilla": chat(server)}, out="one")
+        run({"served": {"url": server.url}}, out="two")
+    shown = output("compare", "one", "two", "--against", "vanilla")
+    assert told in shown and "speedup" not in shown
+    assert told in output("compare", "run", "--against", "vanilla")
+    assert "vanilla and served were asked" in output("compare", "run", "--against", "served")
 
 
 def test_runs_at_other_loads_are_not_pooled(plain):

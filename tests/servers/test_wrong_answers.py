@@ -11,7 +11,7 @@ from test_client import TOKENIZER, answers, asks
 
 from specbench.base.untrusted import BRIEF
 from specbench.config.servers import ServerSettings
-from specbench.servers import client as clients
+from specbench.servers import wire
 from specbench.servers.adapters import parse_counters
 from specbench.servers.client import Client
 from specbench.servers.engines import ENGINES
@@ -120,7 +120,7 @@ def test_counters_that_are_no_numbers_are_none_at_all():
 
 def test_a_connection_serves_one_text_after_another(server, monkeypatch):
     """Else each is timed with opening its own. The end of an answer comes some time after its last event."""
-    monkeypatch.setattr(clients, "LINGER", 20.0)
+    monkeypatch.setattr(wire, "LINGER", 20.0)
     server.lingers = 0.05
     replies, _ = answers(server, asks(4))
     assert [one.reply.error for one in replies] == [""] * 4 and len(server.used) == 1
@@ -128,7 +128,7 @@ def test_a_connection_serves_one_text_after_another(server, monkeypatch):
 
 def test_an_answer_that_does_not_end_is_not_waited_for(server, monkeypatch):
     """The server has said that it is done, and keeps the connection open."""
-    monkeypatch.setattr(clients, "LINGER", 0.05)
+    monkeypatch.setattr(wire, "LINGER", 0.05)
     server.lingers = 5.0
     replies, _ = answers(server, asks(2))
     assert [one.reply.text for one in replies] == [one["text"] for one in recorded()[:2]]
