@@ -146,7 +146,7 @@ def test_proxies_of_the_environment_are_not_used(server, monkeypatch):
 
 def test_a_host_that_does_not_answer(monkeypatch):
     """A port whose queue of connections is full: the next one gets no word."""
-    monkeypatch.setattr(clients, "CONNECT", 0.3)
+    monkeypatch.setattr(wire, "CONNECT", 0.3)
     with ExitStack() as stack:
         full = stack.enter_context(socket.socket())
         full.bind(("127.0.0.1", 0))
