@@ -10,6 +10,7 @@ A page names a part in an HTML comment on a line of its own, which the build rep
     <!-- lines: methods | pairs | suites | tasks -->   everything of a kind with a line each
     <!-- faults -->                    the counts of `make fault-test`
     <!-- hostile -->                   what hostile programs got in it
+    <!-- promises: seeded | unseeded | by_reading -->   what pages promise, and the checks that hold it
     <!-- part: README.md table -->     what stands between the markers of a file
     <!-- file: PATH -->                a whole Markdown file, its headings one level down
     <!-- page: PATH -->                the same of a paper of the extras, which may name parts too
@@ -36,6 +37,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from promises import by_reading, seeded, unseeded  # next to this file, whose folder MkDocs finds while it reads it
 
 ROOT = Path(__file__).parent.parent
 SUITES = ROOT / "suites"
@@ -91,7 +93,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
             return match.group()
         try:
             return PARTS[name](*([argument] if argument else []))
-        except (OSError, KeyError, TypeError, StopIteration) as error:
+        except (OSError, KeyError, TypeError, ValueError, StopIteration) as error:
             raise PluginError(f"{page.file.src_uri}: {match.group()}: {error!r}") from error
 
     return MARK.sub(replaced, markdown)
@@ -283,6 +285,17 @@ def hostile() -> str:
     return table(["class", *counted], rows)
 
 
+def promises(kind: str) -> str:
+    """A table of promises.yaml: those whose checks found a seeded defect, other checks, or what reading alone holds."""
+    heads = {
+        "seeded": ["promise", "page", "check", "defect", "make"],
+        "unseeded": ["promise", "page", "check", "make", "why no defect is in the list"],
+        "by_reading": ["promise", "page", "why"],
+    }
+    rows = {"seeded": seeded, "unseeded": unseeded, "by_reading": by_reading}
+    return table(heads[kind], [[cell(one) for one in row] for row in rows[kind]()])
+
+
 def part(text: str) -> str:
     """What a file has between `<!-- NAME:begin -->` and `<!-- NAME:end -->`; its links become those of the site."""
     file, name = text.split()
@@ -403,5 +416,5 @@ def default_of(default: Any) -> str:
 
 PARTS: dict[str, Callable[..., str]] = {
     one.__name__: one
-    for one in (settings, recipe, suites, lines, claims, lost, faults, hostile, part, file, source, modules)
+    for one in (settings, recipe, suites, lines, claims, lost, faults, hostile, promises, part, file, source, modules)
 }

@@ -80,7 +80,7 @@ def test_prompts_stops_and_scores_are_lm_evals(tmp_path):
     tasks = loaded(tmp_path, "gsm8k_cot")
     (request,) = tasks.requests()
     assert request.prompt.startswith("Q: There are 15 trees in the grove.") and request.prompt.endswith("he?\nA:")
-    assert "Q:" in request.until and request.max_new_tokens == 256
+    assert request.until == ("Q:", "</s>", "<|im_end|>") and request.max_new_tokens == 256
     scores = tasks.score({("gsm8k_cot", 0): " He has 3 + 4 = 7 pens. The answer is 7."})
     assert {(s.filter, s.value) for s in scores if s.doc_id == 0} == {("strict-match", 1.0), ("flexible-extract", 1.0)}
 

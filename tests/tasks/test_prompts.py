@@ -90,7 +90,7 @@ def test_a_huge_line_is_not_read_to_its_end(tmp_path):
     with path.open("wb") as file:  # a gigabyte that takes no room on the disk
         file.write(b'{"prompt": "')
         file.truncate(10**9)
-    with one_line_error("line 1", "more than"):
+    with one_line_error("line 1", f"more than {16 * 2**20} bytes"):
         read_prompts(path)
 
 

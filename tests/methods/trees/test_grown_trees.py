@@ -124,6 +124,7 @@ def test_opt_tree_by_hand():
     assert tree(nodes=2, threshold=0.0, levels=1) == ([0, 1], [-1, -1], [])
     rows[0,] = [0.25, 0.55, 0.2]  # now .33 is more than .3
     assert tree(nodes=2, threshold=0.8, levels=2) == ([0, 1], [-1, 0], [[0, 1]])
+    assert tree(nodes=2, threshold=0.8, levels=3) == ([0, 1], [-1, 0], [[0, 1]]), "level 2 adds .03"
     rows[1,], rows[2,] = [0.04, 0.06, 0.9], [0.4, 0.3, 0.3]
     assert tree(nodes=4, threshold=0.5, levels=2) == ([0, 1, 1, 2], [-1, -1, 0, 1], [[0, 1, 2]])
 

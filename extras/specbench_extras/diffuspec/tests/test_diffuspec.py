@@ -48,6 +48,7 @@ def test_a_path_by_hand():
 
     assert best(3, 1.0) == [1, 3]
     assert best(3, 0.5) == [2, 3]  # 0.4 0.4 0.7 0.9 = 0.1008, of 1 4: 0.6 0.5 0.3 0.2 = 0.018
+    assert best(3, 0.95) == [1, 3]  # .95 log 0.42 + .05 log 0.005 = -1.09, of 2 3: .95 log 0.28 + .05 log 0.36 = -1.26
     assert best(1, 0.5) == [1, 4]  # it has forgotten 2
     assert best(1, 0.0) == [1, 4] and best(2, 0.0) == [2, 3]
 
