@@ -43,6 +43,8 @@ run --method cos --suite one.yaml --pair pocket-duo --temperature 1 --out w
 run --method sps --method member --suite whole.yaml --pair pocket-weak --out weak
 run --method sps --method member --suite whole.yaml --out fair
 run --method pearl --suite one.yaml --out o2
+run --method sps --suite one.yaml --pair pocket-weak --temperature 1 --out d1
+run --method sps --suite one.yaml --temperature 1 --out d2
 run --resume a
 run --method vanilla --suite one.yaml --shard 1/1 --out c
 join c
@@ -65,7 +67,7 @@ analyze tree t --nodes 4
 analyze frontier s --method sps
 analyze collaboration w
 analyze strength weak fair
-analyze drafts weak fair
+analyze drafts d1 d2
 analyze overlap o2
 analyze mirror a --method sps
 analyze context a
