@@ -128,12 +128,15 @@ def _named(schema: pa.Schema, columns: Columns, filter: pc.Expression | None) ->
 
 
 def _empty(group: Any) -> set[str]:
-    """The columns that a row group says to have no values in."""
+    """The columns that a row group says to have no values in; no lists, whose statistics count empty ones as null."""
     chunks = (group.column(i) for i in range(group.num_columns))
     return {
-        chunk.path_in_schema.partition(".")[0]
+        chunk.path_in_schema
         for chunk in chunks
-        if chunk.statistics and chunk.statistics.has_null_count and chunk.statistics.null_count == chunk.num_values
+        if "." not in chunk.path_in_schema
+        and chunk.statistics
+        and chunk.statistics.has_null_count
+        and chunk.statistics.null_count == chunk.num_values
     }
 
 

@@ -8,6 +8,7 @@ from specbench.config.change import parse_assignments as parse_assignments
 from specbench.config.change import parse_params as parse_params
 from specbench.config.change import suite_methods as suite_methods
 from specbench.config.change import variant as variant
+from specbench.config.load import DATA as DATA
 from specbench.config.load import PACKAGE as PACKAGE
 from specbench.config.load import SUITES as SUITES
 from specbench.config.load import checked_lines as checked_lines

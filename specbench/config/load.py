@@ -1,5 +1,6 @@
 """Pairs, methods, suites and tasks by name or file. A wrong name or key is an error that helps."""
 
+import importlib.util
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,16 @@ from specbench.config.specs import (
 PACKAGE = Path(__file__).parent.parent
 # Beside the package in a checkout, inside it when installed from a wheel.
 SUITES = next(p for p in (PACKAGE.parent / "suites", PACKAGE / "suites") if p.exists())
+
+
+def _data() -> Path:
+    """The folder of the bundled models and of what was trained for them, which another package brings to a wheel."""
+    brought = None if (SUITES / "trained").is_dir() else importlib.util.find_spec("specbench_pocket")
+    places = list(brought.submodule_search_locations or ()) if brought else []
+    return Path(places[0]) if places else SUITES
+
+
+DATA = _data()
 Spec = TypeVar("Spec", bound=BaseModel)
 
 

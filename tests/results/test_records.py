@@ -56,6 +56,13 @@ def test_values_survive(recorder):
     assert first["decisions"] == [1, 0, 3, 3] and first["ratios"] is None and first["drafted"] == 4
 
 
+def test_an_empty_list_is_not_an_unknown_one(tmp_path):
+    """A round that was judged and drafted nothing has an empty list; one that was not judged has none."""
+    rows = [{"round": 0, "draft_tokens": None}, {"round": 1, "draft_tokens": []}]
+    records.write_table(tmp_path / "rounds.parquet", rows, records.ROUNDS)
+    assert read_rows(tmp_path, "rounds", ["draft_tokens"])["draft_tokens"].to_pylist() == [None, []]
+
+
 def test_schema_version_is_in_every_file(recorder):
     write(recorder, 0)
     paths = list((recorder.folder / "parts").glob("*.parquet"))

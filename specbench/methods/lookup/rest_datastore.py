@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 
 from specbench.base import files
 from specbench.base.untrusted import brief, is_file, read_object
-from specbench.config import SUITES, UserError
+from specbench.config import DATA, UserError
 
 Tokens = NDArray[np.uint32]
 VERSION = 1
@@ -31,7 +31,7 @@ DEPTH = 16  # tokens by which suffixes are sorted, so the longest query
 END = 2**32 - 1  # follows each document; sorts after every token
 METADATA, TOKENS, SUFFIXES, BUCKETS = "datastore.json", "tokens.bin", "suffixes.bin", "buckets.bin"
 ARRAYS = (TOKENS, SUFFIXES, BUCKETS)
-SHIPPED = SUITES / "trained" / "datastores"
+SHIPPED = DATA / "trained" / "datastores"
 CHECKED = 2**26  # bytes up to which a datastore's contents are checked against their hash when it is opened
 BUILD = "specbench build-datastore --corpus FILE --pair PAIR --out FOLDER"
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from specbench.base import files, parquet
 from specbench.base.hashes import short_hash
 from specbench.base.untrusted import brief, is_file, parse_json
-from specbench.config import SUITES, UserError
+from specbench.config import DATA, UserError
 from specbench.engine.models.pair import Pair
 
 Pairs = Mapping[tuple[int, int], int]  # (draft token, target token) -> times rejected
@@ -26,7 +26,7 @@ VERSION = 2
 # 1: without documents
 # 2: the calibration document of each count, from 0; null in merged files
 UNIVERSAL, OTHERS = "universal", "others"
-SHIPPED = SUITES / "trained" / "memory"
+SHIPPED = DATA / "trained" / "memory"
 SCHEMA = pa.schema(
     [("document", pa.int32()), ("draft_token", pa.int32()), ("target_token", pa.int32()), ("count", pa.int64())]
 )

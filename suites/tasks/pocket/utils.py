@@ -6,6 +6,7 @@ from pathlib import Path
 
 import datasets
 
+from specbench.config import DATA
 from specbench.tasks.sandbox import passes
 from specbench.tasks.sandbox.unit_tests import of_prompt
 
@@ -17,10 +18,10 @@ class Splits(dict[str, datasets.Dataset]):
         self.name = name
 
     def __missing__(self, split: str) -> datasets.Dataset:
-        path = Path(__file__).parent / f"{self.name}_{split}.jsonl"
-        if path.is_file():
+        name = f"{self.name}_{split}.jsonl"
+        if (path := Path(__file__).with_name(name)).is_file():
             text = path.read_bytes()
-        elif (packed := path.with_suffix(".jsonl.gz")).is_file():
+        elif (packed := DATA / "tasks" / "pocket" / f"{name}.gz").is_file():
             text = gzip.decompress(packed.read_bytes())
         else:
             raise KeyError(split)
