@@ -32,7 +32,7 @@ class Heuristic(Lengths):
         return min(gamma, self.length)
 
     def observe(self, verdict: Verdict) -> None:
-        all_stood = verdict.accepted == self.length
+        all_stood = verdict.accepted == len(verdict.drafted)
         self.length = self.length + 2 if all_stood else max(1, self.length - 1)
 
 

@@ -1,6 +1,7 @@
 """Draft lengths: each policy against a slow second implementation of its rule, and what it may never change."""
 
 import math
+import types
 from itertools import islice
 
 import numpy as np
@@ -13,6 +14,7 @@ from gates import DEVICE, GREEDY, csd, decode, network, pair, policies, random_h
 from law import two_tokens
 from recalled import recalled
 from torch import nn
+from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.lengths import DraftToken, Lengths
@@ -306,8 +308,24 @@ def test_a_policy_is_told_what_became_of_its_drafts():
     for round_ in rounds[1:]:
         assert round_.verdict is not None and len(round_.verdict.drafted) == min(length, 9)
         results.append(length)
-        length = length + 2 if round_.verdict.accepted == length else max(1, length - 1)
+        length = length + 2 if round_.verdict.accepted == min(length, 9) else max(1, length - 1)
     assert len(set(results)) > 2
+
+
+def test_heuristic_goes_on_as_transformers_does():
+    """Its `update_candidate_strategy`, after drafts of any length of which any number stood."""
+    rng = np.random.default_rng(3)
+    lengths = Heuristic(5)
+    lengths.begin([1])
+    settings = types.SimpleNamespace(num_assistant_tokens_schedule="heuristic", assistant_confidence_threshold=0)
+    theirs = types.SimpleNamespace(num_assistant_tokens=5, assistant_generation_config=settings)
+    for _ in range(300):
+        drafted = int(rng.integers(1, theirs.num_assistant_tokens + 1))  # an end token ends a draft
+        stood = drafted if rng.random() < 0.4 else int(rng.integers(drafted + 1))
+        scores = torch.zeros(1, drafted + 1, 1)
+        AssistedCandidateGenerator.update_candidate_strategy(theirs, torch.zeros(1, 1), scores, stood)
+        lengths.observe(verdict(stood, drafted))
+        assert lengths.length == theirs.num_assistant_tokens
 
 
 def test_heuristic_never_drafts_nothing():

@@ -4,6 +4,7 @@ import functools
 import itertools
 
 import naive_lookup
+import numpy as np
 import oracle
 import pytest
 import torch
@@ -13,7 +14,9 @@ from gates import DEVICE, GREEDY, decode, without_looking
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from law import Fit, fit
+from official_cases import official_cases
 from recalled import recalled
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 from watched import reads_of_tensors
 
 from specbench import config
@@ -83,6 +86,31 @@ TEXT = [1, 2, 3, 9, 1, 2, 4, 8, 7, 1, 2, 3, 5, 6, 2]
 def test_drafts_by_hand(changes, context, result):
     assert drafts(chosen(**changes), [context], len(context)) == [result]
     assert drafts(chosen(**changes), [context], 1) == [result], "the text was not there from the start"
+
+
+def drafted(one: Settings, text: list[int]) -> list[int]:
+    lookup = drafter(one, None, CPU)
+    lookup.begin(text)
+    return lookup.propose(text, one.gamma, GREEDY, torch.Generator()).tokens.tolist()
+
+
+def test_drafts_are_those_of_vllm():
+    """60 drafts of its n-gram proposer."""
+    cases = official_cases("ngram")
+    assert len(cases) == 60 and sum(len(case["draft"]) > 1 for case in cases) > 20
+    for case in cases:
+        sizes = {name: case[name] for name in ("ngram", "shortest", "gamma")}
+        assert drafted(Settings(**{**config.load_method("pld-vllm").values, **sizes}), case["text"]) == case["draft"]
+
+
+def test_drafts_are_those_of_transformers():
+    """With `shortest` 1: the first place with the longest n-gram, to the end of the text."""
+    rng = np.random.default_rng(5)
+    for length in range(2, 62):
+        text, ngram, gamma = rng.integers(2 + length % 5, size=length).tolist(), 1 + length % 4, 1 + length % 11
+        theirs = PromptLookupCandidateGenerator(num_output_tokens=gamma, max_matching_ngram_size=ngram, max_length=999)
+        expected = theirs.get_candidates(torch.tensor([text]))[0][0, length:].tolist()
+        assert drafted(chosen(ngram=ngram, gamma=gamma), text) == expected
 
 
 def test_a_miss_tries_the_last_draft_again():
