@@ -2,7 +2,7 @@
 
 python tests/official/ngram.py VLLM tests/official/ngram.json
 
-VLLM is the package `vllm` in github.com/vllm-project/vllm at 016e8ede. Of its v1/spec_decode/ngram_proposer.py the function
+VLLM is the package `vllm` in github.com/vllm-project/vllm at 016e8ede. Of its v1/spec_decode/ngram_proposer.py
 _find_longest_matched_ngram_and_propose_tokens is executed, without numba, which compiles it there.
 """
 

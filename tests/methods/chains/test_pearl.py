@@ -6,18 +6,74 @@ import torch
 from builders_engine import build, made
 from gates import DEVICE, decode, lively_prompt, pair
 from law import Fit, fit
+from official_cases import official_cases
 from recalled import recalled
 from refusals import one_line_error
 from tabled import V
 from watched import Told
 
 from specbench.engine.drafters import ModelDrafter
-from specbench.engine.types import Draft, Sampling
+from specbench.engine.lengths import Lengths
+from specbench.engine.types import Draft, Sampling, Scored
 from specbench.methods.chains import pearl
 from specbench.methods.chains.pearl import Pearl
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 LONG = pytest.mark.long
+
+
+def official_scores(tokens: list[int], draft: bool) -> list[float]:
+    """The models of tests/official/pearl.py."""
+    last, before = tokens[-1], tokens[-2] if len(tokens) > 1 else 0
+    mixed = (7 * last + 3) * (1 if draft and before % 4 == 0 else 2 + before) + len(tokens) // 8
+    return [((mixed + 1) * (word + 3) * (word + 10) % 1009 + word / 64) / 50 for word in range(20)]
+
+
+class Official:
+    """Target and drafter over them, which keep the text and no cache."""
+
+    lengths = Lengths()
+
+    def begin(self, prompt): ...
+
+    def restart(self, prompt):
+        self.text = []
+        return Scored(self.forward(prompt).logits[-1:])
+
+    def forward(self, tokens):
+        begun, self.text = len(self.text), [*self.text, *tokens]
+        rows = [official_scores(self.text[: end + 1], False) for end in range(begun, len(self.text))]
+        return Scored(torch.tensor(rows))
+
+    def truncate(self, length):
+        del self.text[length:]
+
+    def propose(self, context, gamma, sampling, rng):
+        text = list(context)
+        for _ in range(gamma):
+            said = official_scores(text, True)
+            text.append(said.index(max(said)))
+        return Draft(torch.tensor(text[len(context) :]), None)
+
+
+def test_rounds_are_those_of_its_own_code():
+    """Of 12 greedy texts: the tokens, and how many stood before each rejection."""
+    cases, stood = official_cases("pearl"), 0
+    for case in cases:
+        method = Pearl(Official(), Official(), case["gamma"])
+        text, accepted, since = list(case["prompt"][:-1]), [], 0
+        for number, round_ in enumerate(method.rounds(case["prompt"][:-1], Sampling(), torch.Generator())):
+            text += round_.tokens
+            if number:
+                since += round_.accepted
+                if round_.verdict.token is not None:
+                    accepted, since = [*accepted, since], 0
+            if number == case["forwards"]:
+                break
+        assert text[: len(case["prompt"]) + 40] == [*case["prompt"], *case["text"][:40]]
+        assert accepted == case["accepted"]
+        stood += sum(accepted)
+    assert len(cases) == 12 and stood > 100
 
 
 def reference(target, draft, text: list[int], count: int, gamma: int) -> list[tuple[list[int], int, list[int]]]:
