@@ -18,7 +18,7 @@ from specbench.engine.runtimes.away import Away
 from specbench.engine.runtimes.chains import Chain, Chaining
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.types import LAST as LAST
-from specbench.engine.runtimes.types import Reads, Runner, Runtime
+from specbench.engine.runtimes.types import Borrowed, Reads, Runner, Runtime
 from specbench.engine.sampling import likeliest
 from specbench.engine.types import Best, NotFinite, Sampling, Scored, Watch
 
@@ -210,6 +210,16 @@ class Session:
             self._tree = Tree(self._length)
         self._tree.grow(parents)
         return self._tree.reads(len(parents), self.device)
+
+    def lend(self, layers: Sequence[int]) -> Borrowed:
+        """A copy of the tokens and of what some layers have cached, by their number among those with attention."""
+        return Borrowed(self.tokens.copy(), self._runner.lend(layers))
+
+    def adopt(self, borrowed: Borrowed) -> None:
+        """Hold what another session lent, in place, as if this model's layers had read it."""
+        self.truncate(0)
+        self._runner.borrow(borrowed.cache)
+        self._tokens, self._length = borrowed.tokens.copy(), len(borrowed.tokens)
 
     def catch_up(self, context: Sequence[int], hidden: Sequence[int] = ()) -> Scored:
         """Make the cache hold exactly `context`: roll back to the common prefix and feed the rest; logits [fed, V].

@@ -17,6 +17,7 @@ from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.draft_output import slim, trimmed
 from specbench.engine.models.layer_skip import without
 from specbench.engine.runtimes.openvino import OpenVINO
+from specbench.engine.runtimes.static import STATIC
 from specbench.engine.runtimes.types import LAST, Reads, Unsupported
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
@@ -440,3 +441,13 @@ def test_what_a_manifest_keeps():
     assert facts["openvino"] == ov.get_version()
     assert {facts["settings"][name] for name in ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION")} == {"f32"}
     assert facts["settings"]["INFERENCE_NUM_THREADS"] == torch.get_num_threads()
+
+
+def test_what_it_lends_another_runtime_goes_on_with():
+    target, tokens = model("llama"), oracle.prompts(1, length=40)[0]
+    lender = Session(target, "target", runtime=runtime())
+    lender.forward(tokens[:-3])
+    borrower = Session(target, "draft", runtime=STATIC)
+    borrower.adopt(lender.lend(range(2)))
+    expected = lender.forward(tokens[-3:]).logits
+    torch.testing.assert_close(borrower.forward(tokens[-3:]).logits, expected, rtol=0, atol=1e-3)

@@ -191,6 +191,30 @@ def test_what_was_returned_stays_as_it_is():
     torch.testing.assert_close(session.forward([3]).logits, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("architecture", ("llama", "gemma2"))
+def test_what_one_session_lent_another_one_goes_on_with(architecture):
+    """Between both runtimes: the same logits after the same text, and a model without an attention has the others'."""
+    target, tokens = oracle.tiny(architecture).to(DEVICE), text(40)
+    fewer = without(target, (1,), ())
+    for runtime in (EAGER, STATIC):
+        lender = Session(target, "target", runtime=runtime)
+        lender.forward(tokens[:-3])
+        kept = lender.lend((0, 1))
+        expected = lender.forward(tokens[-3:]).logits
+        seen = []
+        for other in (EAGER, STATIC):
+            borrower = Session(target, "draft", runtime=other)
+            borrower.forward(tokens[5:9])
+            borrower.adopt(kept)
+            assert borrower.tokens == tokens[:-3]
+            torch.testing.assert_close(borrower.forward(tokens[-3:]).logits, expected, rtol=0, atol=1e-5)
+            smaller = Session(fewer, "draft", runtime=other)
+            smaller.adopt(kept.of((0,)))
+            seen.append(smaller.forward(tokens[-3:]).logits)
+        torch.testing.assert_close(seen[0], seen[1], rtol=0, atol=1e-5)
+        assert not torch.allclose(seen[0], expected, atol=1e-2)
+
+
 def test_sequences_of_one_model_do_not_meet():
     one = model("qwen2")
     sessions = [Session(one, "target", runtime=STATIC) for _ in range(3)]

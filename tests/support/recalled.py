@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specbench.engine.runtimes.types import Reads
+from specbench.engine.runtimes.types import Lent, Reads
 from specbench.engine.session import Session
 
 
@@ -65,6 +65,11 @@ class RecalledRunner:
 
     def load(self, saved: list[int]) -> None:
         self.tokens = saved.copy()
+
+    def lend(self, layers: Sequence[int]) -> Lent:
+        with torch.inference_mode():
+            cache = self.model(torch.tensor([self.tokens], device=self.model.device), use_cache=True).past_key_values
+        return [(cache.layers[index].keys[0], cache.layers[index].values[0]) for index in layers]
 
     def truncate(self, length: int) -> None:
         del self.tokens[length:]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.engine.runtimes.types import Reads, Runner
+from specbench.engine.runtimes.types import Lent, Reads, Runner
 
 
 class Away:
@@ -35,6 +35,12 @@ class Away:
 
     def load(self, saved: Any) -> None:
         self.runner.load(saved)
+
+    def lend(self, layers: Sequence[int]) -> Lent:
+        return self.runner.lend(layers)
+
+    def borrow(self, lent: Lent) -> None:
+        self.runner.borrow(lent)
 
     def wipe(self) -> None:
         self.runner.wipe()

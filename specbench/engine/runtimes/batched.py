@@ -18,7 +18,7 @@ from specbench.engine.runtimes.eager_rows import EagerRows
 from specbench.engine.runtimes.slots import Answer, Feed, Slots
 from specbench.engine.runtimes.static import STATIC, in_chunks
 from specbench.engine.runtimes.static_rows import StaticRows
-from specbench.engine.runtimes.types import Made, Reads, Runtime, Unsupported
+from specbench.engine.runtimes.types import Lent, Made, Reads, Runtime, Unsupported
 
 CHUNK = 512  # tokens of a chain that are fed at a time
 
@@ -141,6 +141,13 @@ class RowRunner:
     def load(self, saved: Any) -> None:
         self.rows.slots.load(self, saved)
         self.length = saved[0][0].shape[1]
+
+    def lend(self, layers: Sequence[int]) -> Lent:
+        saved = self.rows.slots.save(self)
+        return [saved[index] for index in layers]
+
+    def borrow(self, lent: Lent) -> None:
+        self.load(lent)
 
     def truncate(self, length: int) -> None:
         self.length = length

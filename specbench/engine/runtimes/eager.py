@@ -8,7 +8,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specbench.base.errors import UserError
 from specbench.engine.runtimes.chains import Chaining
-from specbench.engine.runtimes.types import Reads, Runtime
+from specbench.engine.runtimes.types import Lent, Reads, Runtime
 
 CHUNK = 2048  # tokens of a prompt that are read at a time: what layers and masks take does not grow with its length
 
@@ -72,6 +72,13 @@ class EagerRunner(Chaining):
         for index, (keys, values) in enumerate(saved):
             self._cache.update(keys, values, index)
         self._length = saved[0][0].shape[2]
+
+    def lend(self, layers: Sequence[int]) -> Lent:
+        cached = [self._cache.layers[index] for index in layers]
+        return [(layer.keys[0].clone(), layer.values[0].clone()) for layer in cached]
+
+    def borrow(self, lent: Lent) -> None:
+        self.load([(keys[None], values[None]) for keys, values in lent])
 
     def truncate(self, length: int) -> None:
         if length == 0:

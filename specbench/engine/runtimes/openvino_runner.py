@@ -17,7 +17,7 @@ from specbench.engine.runtimes.chains import Chain, Chaining
 from specbench.engine.runtimes.openvino_paged import BLOCK, Paged
 from specbench.engine.runtimes.openvino_request import Request, Width, numbers, shared
 from specbench.engine.runtimes.openvino_step import Kind, Shape, StepRequest
-from specbench.engine.runtimes.types import Reads, Unsupported
+from specbench.engine.runtimes.types import Lent, Reads, Unsupported
 from specbench.engine.sampling import leads, probabilities, waits
 from specbench.engine.types import Sampling
 
@@ -141,6 +141,17 @@ class PagedRunner(Chaining):
             self._cache[name].data[: len(rows)] = rows
         self._length = saved.length
         self._open = None
+
+    def lend(self, layers: Sequence[int]) -> Lent:
+        def copied(name: str) -> Tensor:
+            rows = self._cache[name].data[: -(-self._length // BLOCK)]  # [blocks, heads, BLOCK, size]
+            whole = np.ascontiguousarray(rows.transpose(1, 0, 2, 3)).reshape(rows.shape[1], -1, rows.shape[3])
+            return torch.from_numpy(whole)[:, : self._length].clone()
+
+        return [(copied(f"key_cache.{index}"), copied(f"value_cache.{index}")) for index in layers]
+
+    def borrow(self, lent: Lent) -> None:
+        raise ValueError("models that are derived from a target run on another runtime")
 
     def _extended(self, ids: Tensor, features: Tensor | None, reads: Reads) -> OpenBlock:
         """The open block with these tokens added. Raises Unsupported for reads that masks here cannot express."""

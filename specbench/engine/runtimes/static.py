@@ -16,7 +16,7 @@ from specbench.engine.runtimes.equality import promised, unequal
 from specbench.engine.runtimes.lean import Lean, doubled
 from specbench.engine.runtimes.reference import check
 from specbench.engine.runtimes.remembered import remembered
-from specbench.engine.runtimes.types import Reads, Runtime
+from specbench.engine.runtimes.types import Lent, Reads, Runtime
 
 CHUNK = 512  # tokens that are fed at a time, since the size of a mask is the square of their number
 
@@ -98,6 +98,13 @@ class StaticRunner(Chaining):
             for cached, kept in zip(part, saved_part, strict=True):
                 cached[:, :length] = kept
         self.length = length
+
+    def lend(self, layers: Sequence[int]) -> Lent:
+        parts = (self.cache.keys, self.cache.values)
+        return [tuple(part[index][:, : self.length].clone() for part in parts) for index in layers]  # type: ignore[misc]
+
+    def borrow(self, lent: Lent) -> None:
+        self.load(Cache(*zip(*lent, strict=True)))
 
     def truncate(self, length: int) -> None:
         self.length = length

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from specbench.config import UserError
 
 Made = TypeVar("Made")
+Lent = Sequence[tuple[Tensor, Tensor]]  # keys and values [K, n, D] of layers
 LAST = (-1,)  # the last hidden state, after the final norm
 
 
@@ -23,6 +24,17 @@ class Reads(NamedTuple):
     places: Tensor  # [S]: the positions of all S tokens
     root: int  # the first `root` tokens are a chain that all n read; then comes the open tree, or the block
     end: int = 0  # all positions are below it; 0: below S
+
+
+class Borrowed(NamedTuple):
+    """What a session lent: its tokens, and what some layers cached of them."""
+
+    tokens: list[int]
+    cache: Lent
+
+    def of(self, layers: Sequence[int]) -> "Borrowed":
+        """Some of the layers that were lent."""
+        return Borrowed(self.tokens, [self.cache[layer] for layer in layers])
 
 
 class Runner(Protocol):
@@ -44,6 +56,12 @@ class Runner(Protocol):
 
     def load(self, saved: Any) -> None:
         """Fill the empty cache, in place, with what another runner of the same model and runtime saved."""
+
+    def lend(self, layers: Sequence[int]) -> Lent:
+        """Copies of what some layers have cached, by their number among those with attention."""
+
+    def borrow(self, lent: Lent) -> None:
+        """Fill the empty cache, in place, with what a runner of any runtime lent; its layers are this one's in turn."""
 
     def truncate(self, length: int) -> None:
         """Roll back to the first `length` tokens, in place."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.engine.runtimes.static import in_chunks
-from specbench.engine.runtimes.types import Reads, Runner, Runtime
+from specbench.engine.runtimes.types import Lent, Reads, Runner, Runtime
 
 CHUNK = 128  # tokens that are fed at a time, so that a prompt does not fill the cache before it is dropped
 
@@ -92,6 +92,12 @@ class WindowRunner:
     def load(self, saved: Saved) -> None:
         self.base.load(saved.cache)
         self.length, self.dropped = saved.length, saved.dropped
+
+    def lend(self, layers: Sequence[int]) -> Lent:
+        raise ValueError("a window has dropped tokens, and lends none")
+
+    def borrow(self, lent: Lent) -> None:
+        raise ValueError("a window reads its text itself")
 
     def truncate(self, length: int) -> None:
         """As of any runner. Raises ValueError for a rollback to tokens whose window was dropped, but for all of it."""

@@ -56,8 +56,8 @@ class Settings(Base):
 class SelfDrafter:
     """The target without some of its sublayers, which are chosen anew while drafting.
 
-    It has its own cache, as a draft model has; in the official code it reads a copy of the target's. So a set that is
-    tried, or that takes over, first reads the prompt, within the round in which that happens.
+    Each round begins with a copy of what the target's layers have cached, and a try with a copy of what they cached of
+    the prompt (official code).
     """
 
     def __init__(self, target: Session, watch: Watch, settings: Settings) -> None:
@@ -68,7 +68,6 @@ class SelfDrafter:
 
     def begin(self, prompt: list[int]) -> None:
         self.prompt, self.rounds = len(prompt), 0
-        self.session.restart(prompt)
 
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """A tree of at most γ levels: the likeliest token of each level has children, the others are leaves.
@@ -76,7 +75,10 @@ class SelfDrafter:
         Each level costs a forward and a copy of one number to the host. The tokens are the likeliest ones at T > 0 too,
         point masses for the target to test in turn; the official code draws them.
         """
+        if not self.rounds:
+            self.of_prompt = self.target.lend(range(self.layers))
         self.improve(context, rng)
+        self.session.adopt(self.target.lend(self.attentions(self.search.best)))
         counts = self.settings.branches if sampling.greedy else self.settings.branches_sampled
         levels: list[torch.Tensor] = []
         parents: list[int] = []
@@ -109,7 +111,8 @@ class SelfDrafter:
             return
         skip = self.search.propose(np.random.default_rng([rng.initial_seed(), len(self.search.tried)]))
         session = self.view(skip)
-        if self.search.learn(skip, agreement(session, context[: self.prompt + 1 + window], window)):
+        session.adopt(self.of_prompt.of(self.attentions(skip)))
+        if self.search.learn(skip, agreement(session, context[self.prompt : self.prompt + 1 + window])):
             self.session = session
 
     def view(self, skip: Skip) -> Session:
@@ -119,6 +122,10 @@ class SelfDrafter:
         model = without(self.target.model, attention, mlp)
         runtime = derived_runtime(self.target.runtime, model, checked=False)
         return Session(model, "draft", self.watch, self.target.vocabulary, runtime)
+
+    def attentions(self, skip: Skip) -> list[int]:
+        """The layers whose attention is not among the sublayers `skip`."""
+        return [layer for layer in range(self.layers) if not (layer and layer - 1 in skip and layer <= self.layers - 2)]
 
     def state(self) -> list[list[Any]]:
         """All sets that were tried, with their scores; a set is a hexadecimal number with bit i set for sublayer i."""
@@ -148,10 +155,10 @@ def branches(confidence: float, counts: Branches) -> int:
     return next((count for bound, count in zip(BOUNDS, counts, strict=False) if confidence > bound), counts[-1])
 
 
-def agreement(session: Session, tokens: list[int], window: int) -> float:
-    """The share of the last `window` tokens that the model predicts greedily, each after the true ones before it."""
-    predicted = session.forward(tokens[:-1], keep=window).logits.argmax(-1).tolist()
-    return sum(a == b for a, b in zip(predicted, tokens[-window:], strict=True)) / window
+def agreement(session: Session, tokens: list[int]) -> float:
+    """The share of tokens after the first that the model predicts greedily, each after the true ones before it."""
+    predicted = session.forward(tokens[:-1]).logits.argmax(-1).tolist()
+    return sum(a == b for a, b in zip(predicted, tokens[1:], strict=True)) / len(predicted)
 
 
 def skipped_sublayers(layers: int, ratio: float) -> int:
