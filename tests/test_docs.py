@@ -141,7 +141,9 @@ def test_command_that_needs_more_than_is_here(command):
     group = get_command(app)
     if name == "analyze":
         group, name, *arguments = group.commands[name], *arguments
-    group.get_command(None, name).make_context(name, arguments)
+    command = group.get_command(None, name)
+    assert command, f"there is no {name}"
+    assert command.make_context(name, arguments).params.keys() <= {one.name for one in command.params}
 
 
 def test_no_line_of_a_shell_is_left_out():

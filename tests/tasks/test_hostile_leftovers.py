@@ -66,8 +66,9 @@ def test_nothing_goes_on(then: str, kind: str, monkeypatch: pytest.MonkeyPatch, 
 def test_a_survivor_would_be_seen() -> None:
     name = f"sb{os.urandom(6).hex()}"
     subprocess.run([sys.executable, "-c", SURVIVOR.format(name=name.encode(), then="")], check=True)
-    (result,) = running(name)
-    os.kill(int(result), 9)
+    found = running(name)
+    assert len(found) == 1
+    os.kill(int(found[0]), 9)
 
 
 @each_kind

