@@ -53,7 +53,8 @@ class Finding:
     method: str
     lossless: bool  # what the method claims
     standard: str = "vanilla"  # the decoding it is compared with
-    documents: int = 0
+    documents: int = 0  # that were compared
+    empty: int = 0  # documents whose standard text is an end token alone: there is nothing to compare
     same: int = 0  # documents whose text is vanilla's
     agreed: list[float] = field(default_factory=list)  # the share of each text before it leaves vanilla's
     leavings: list[Leaving] = field(default_factory=list)
@@ -136,20 +137,32 @@ class Audit:
         self._standards: dict[Combination | None, tuple[list[list[int]], list[Prompt]]] = {}
 
     def finding(self, name: str, advance: Callable[[int], None] = lambda count: None) -> Finding:
-        """Audit a method; an exception in it becomes its finding. `advance` is called with 1 after each text."""
+        """Audit a method; an exception in it becomes its finding. `advance` is called with 1 after each text.
+
+        Raises UserError if the standard texts have no tokens.
+        """
         method = self.methods[name]
         finding = Finding(name, method.lossless, "ensemble" if method.combination else "vanilla")
         reference = Reference(self.pair, method.combination)
         try:
             texts, places = self._standard_texts(reference)
             for prompt, text in zip(self.prompts, texts, strict=True):
-                _check_greedy(finding, reference, prompt, text, _greedy(method, self.pair, prompt, self.length))
+                if text[0] in self.pair.eos_ids:
+                    finding.empty += 1
+                else:
+                    _check_greedy(finding, reference, prompt, text, _greedy(method, self.pair, prompt, self.length))
                 advance(1)
-            for sampling in samplings(method):
+            for sampling in samplings(method) if places else ():
                 level = LEVEL / self.tests
                 finding.sampled.append(check_sampling(method, reference, places, sampling, self.draws, level, advance))
         except Exception as error:  # whatever a method raises is the result of its audit
             finding.failure = f"{type(error).__name__}: {error}"
+        if finding.empty == len(self.prompts):
+            raise UserError(
+                f"the first token after each of the {finding.empty} prompts is an end token, so there is no text to "
+                "audit; a chat model needs its template: give --prompts FILE.jsonl, whose prompts are wrapped in it, "
+                "or a --suite with chat_template: true"
+            )
         return finding
 
     def _standard_texts(self, reference: Reference) -> tuple[list[list[int]], list[Prompt]]:
@@ -157,7 +170,9 @@ class Audit:
         if reference.combination not in self._standards:
             texts = [_greedy(_standard(reference), self.pair, prompt, self.length) for prompt in self.prompts]
             pairs = zip(self.prompts, texts, strict=True)
-            places = [place for prompt, text in pairs for place in telling_places(reference, prompt, text)]
+            places = [
+                place for prompt, text in pairs if len(text) > 1 for place in telling_places(reference, prompt, text)
+            ]
             self._standards[reference.combination] = texts, places
         return self._standards[reference.combination]
 

@@ -8,8 +8,9 @@ import oracle
 import pytest
 import torch
 from cases import mostly_long
+from refusals import one_line_error
 from scipy import stats as scipy_stats
-from screens import call
+from screens import call, rendered
 from tiny_blocks import in_file, recipe
 
 from specbench.base import stats
@@ -26,7 +27,7 @@ from specbench.methods.blocks.dflash import block_head
 from specbench.methods.chains.sps import SpS
 from specbench.methods.chains.vanilla import Vanilla
 from specbench.plan import resolve_plan
-from specbench.report.views.audit import details, power
+from specbench.report.views.audit import details, power, view
 from specbench.studies import audit, audit_sampling
 from specbench.training.dflash.fit import new_head
 
@@ -223,6 +224,34 @@ def test_shipped_methods_pass(pair, prompts):
         assert finding.verdict == "lossless", details(finding)
         assert audit.agreement(finding) == 1 and len(finding.sampled) == 2
         assert "a shift of" in power([finding])[0]
+
+
+def ending_at(pair, tokens):
+    """The pair, whose texts end at these tokens."""
+    pair.models["target"].generation_config.eos_token_id = sorted(tokens)
+    made = Pair("ends", pair.models, pair.tokenizer)
+    assert made.eos_ids == tokens
+    pair.models["target"].generation_config.eos_token_id = None
+    return made
+
+
+def test_texts_without_tokens_are_not_compared(pair, prompts):
+    """A chat model may end its text at once where its template is missing."""
+    firsts = [audit._greedy(Vanilla(pair.session("target")), pair, prompt, 1)[0] for prompt in prompts]
+    other = next(i for i, token in enumerate(firsts) if token != firsts[0])
+    ends = ending_at(pair, {firsts[0]})
+    method = SpS(ends.session("target"), ModelDrafter(ends.session("draft")), 4)
+    finding = audited(ends, [prompts[0], prompts[other]], method, draws=20)
+    assert (finding.empty, finding.documents, finding.same, finding.failure) == (1, 1, 1, "")
+    shown = rendered(view([finding]))
+    assert "1/1" in shown and "1 of the texts have no tokens" in shown and "nan" not in shown
+    with one_line_error("first token after each of the 2 prompts is an end token", "--prompts"):
+        audited(ends, [prompts[0], prompts[0]], method, draws=20)
+
+
+def test_a_method_that_fails_at_once_has_no_figures():
+    shown = rendered(view([audit.Finding("broken", True, failure="ValueError: no")]))
+    assert "0/0" not in shown and "nan" not in shown and "defect" in shown
 
 
 def test_a_lossy_method_is_no_defect(pocket, documents):

@@ -19,16 +19,19 @@ def view(audited: Sequence[study.Finding]) -> Finding:
     rows: list[list[str | Text]] = []
     for method in audited:
         ps = " ".join(f"{s.test.p:.3f}" + ("!" if s.impossible else "") for s in method.sampled) or "-"
-        same = f"{method.same}/{method.documents}" + (f" {method.standard}" if several else "")
+        known = method.documents > 0
+        same = f"{method.same}/{method.documents}" * known + f" {method.standard}" * (several and known) or "-"
         verdict = Text(method.verdict, COLOURS.get(method.verdict, "green"))
-        rows.append([method.method, same, f"{agreement(method):.0%}", ps, verdict])
+        rows.append([method.method, same, f"{agreement(method):.0%}" if known else "-", ps, verdict])
     standards = ["ensemble: as standard collaborative decoding, with r for the target's distribution"] * several
+    most = max((method.empty for method in audited), default=0)
+    empty = [f"{most} of the texts have no tokens (an end token came first) and were not compared"] * bool(most)
     headings = ["method", "greedy: as standard", "agrees for", "sampling: p", "verdict"]
     return Finding(
         "audit",
         sheets=[Sheet(headings, rows, "audit", "lrrrl")],
         sentences=[f"{method.method}: {line}" for method in audited for line in details(method)],
-        notes=[*standards, *power(audited)],
+        notes=[*standards, *empty, *power(audited)],
     )
 
 
