@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 from specbench import permissions
 from specbench.measure.worker import Work, serve
 
+LOG = re.compile(r"worker-\d+\.txt")  # names of files for what workers print
 NOWHERE = Path(os.devnull)  # for what workers print, where it is not kept
 
 

@@ -4,6 +4,7 @@ Workers are processes on this machine, or of a Ray cluster (ray_workers.py). The
 is lost gives its shard back, and another one continues it (queue.py).
 """
 
+import shutil
 from collections import deque
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -11,15 +12,16 @@ from pathlib import Path
 
 from specbench import permissions
 from specbench.base.console import RunProgress, say
+from specbench.base.folder import is_leftover
 from specbench.config import UserError
 from specbench.measure import attempts, command
-from specbench.measure.crew import Crew, Worker
+from specbench.measure.crew import LOG, Crew, Worker
 from specbench.measure.queue import Queue, check_version, starter
 from specbench.measure.staffing import Staffing
 from specbench.measure.worker import Advanced, Ended, Given, Ready, decode
 from specbench.methods import with_defaults
 from specbench.plan import Plan
-from specbench.results.lock import unused
+from specbench.results.lock import LOCK, unused
 from specbench.results.shard import SHARDS, Shard
 from specbench.results.stored import StoredRun
 
@@ -39,8 +41,9 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, staffing: Staf
     begun = sorted((place / SHARDS).glob("*/manifest.json")) if place else []
     stored = StoredRun(begun[0].parent) if begun else None
     if resume and stored is None:
-        raise UserError(f"{resume} holds no shards that workers began; leave out --workers, or start a new run")
-    if place and stored is None and not unused(place):
+        again = f"give the command of the run again, with --out {resume}" if _unbegun(resume) else "start a new run"
+        raise UserError(f"{resume} holds no shards that workers began; leave out --workers, or {again}")
+    if place and stored is None and not (unused(place) or _unbegun(place)):
         raise UserError(f"{place} exists; choose another --out")
     if plan is None:
         assert stored
@@ -61,6 +64,12 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, staffing: Staf
             with suppress(OSError):  # the folders are not empty
                 (folder / SHARDS).rmdir()
                 folder.rmdir()
+        if not finished and _unbegun(folder):
+            shutil.rmtree(folder / SHARDS)
+            with suppress(OSError):  # there may be leftovers of an earlier run
+                folder.rmdir()
+            say("stopped before the first document; nothing was written")
+            return None
         if not finished:
             say(f"stopped; to go on: specbench run --resume {folder} {staffing.words}{permissions.flags_of(plan)}")
             return None
@@ -68,6 +77,14 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, staffing: Staf
 
     join(folder)
     return folder
+
+
+def _unbegun(folder: Path) -> bool:
+    """True if a folder holds nothing but what workers leave that have begun no shard: locks, and what they printed."""
+    if not (folder / SHARDS).is_dir():
+        return False
+    others = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return all(path.name == LOCK or is_leftover(path.name) or LOG.fullmatch(path.name) for path in others)
 
 
 def _decode(plan: Plan, folder: Path, starting: AbstractContextManager[Crew], count: int | None) -> bool:

@@ -19,7 +19,7 @@ from screens import output, refusal
 from tiny_runs import SAME, always, samples_of
 
 from specbench.config import UserError
-from specbench.measure import loop
+from specbench.measure import loop, pool
 from specbench.measure.crew import Crew, Worker
 from specbench.measure.pool import Pool
 from specbench.measure.staffing import Staffing
@@ -269,6 +269,28 @@ def test_processes_of_torchrun_do_not_make_one_run_each(words, tmp_path, monkeyp
         said = " ".join(refusal(*words, *workers, "--out", tmp_path / "run").split())
         assert "torchrun has started 2 processes of one run" in said and "no tensor parallelism" in said
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("left", ["shards/worker-1.txt", "shards/1/.lock", "shards/2/manifest.json.0123abcd.new"])
+def test_a_pool_that_was_stopped_while_it_loaded_begins_again(words, tmp_path, monkeypatch, left):
+    folder = tmp_path / "run"
+
+    def stopped(*_):
+        (folder / left).parent.mkdir(parents=True, exist_ok=True)
+        (folder / left).touch()
+        return False
+
+    monkeypatch.setattr(pool, "_decode", stopped)
+    assert "stopped before the first document; nothing was written" in output(
+        *words, "--workers", "2", "--out", folder, code=130
+    )
+    assert not folder.exists()
+    stopped()  # a driver that was killed clears nothing
+    assert f"with --out {folder}" in " ".join(refusal("run", "--resume", folder, "--workers", "2").split())
+    assert "stopped before" in output(*words, "--workers", "2", "--out", folder, code=130)
+    stopped()
+    (folder / "notes.txt").touch()
+    assert "exists; choose another --out" in refusal(*words, "--workers", "2", "--out", folder)
 
 
 def test_shards_of_another_plan_are_not_continued(words, tmp_path):
