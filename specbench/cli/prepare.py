@@ -189,7 +189,7 @@ def train(
             preset=preset,
             staffing=staffed.staffing(),
         )
-        if evaluate:
+        if job and evaluate:
             from specbench.cli.analyze.texts import drafts_finding
             from specbench.report.finding import show
             from specbench.studies import drafts

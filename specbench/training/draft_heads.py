@@ -19,9 +19,9 @@ from specbench.engine.sampling import wide
 from specbench.training.answered import Answered, Block, batches, blocks
 from specbench.training.heads import AnsweredTraining, answered_lessons
 from specbench.training.loop import cosine, descend
-from specbench.training.publish import announce, checkpoint_of, flush_right, publish
+from specbench.training.publish import announce, flush_right, publish
 from specbench.training.recipe import DraftHeadsRecipe
-from specbench.training.train import Job
+from specbench.training.train import Job, checkpoint_of
 
 RANKS = 10  # how often the right token is the first, second, … of a head is measured up to here (official code: TOPK)
 

@@ -23,9 +23,9 @@ from specbench.training.answered import Answered, Block, batches, blocks
 from specbench.training.eagle3.fit import schedule
 from specbench.training.heads import AnsweredTraining, Lessons, answered_lessons, random_linear
 from specbench.training.loop import descend
-from specbench.training.publish import announce, checkpoint_of, publish
+from specbench.training.publish import announce, publish
 from specbench.training.recipe import ExitRecipe, KangarooRecipe
-from specbench.training.train import Job
+from specbench.training.train import Job, checkpoint_of
 
 SHARED = True  # workers may share what it collects; see train.py
 

@@ -13,7 +13,7 @@ from specbench.engine.models.heads import Reads, write_head
 from specbench.engine.models.pair import Pair
 from specbench.training.collected import Collected, shared
 from specbench.training.documents import Document
-from specbench.training.train import Job
+from specbench.training.train import Job, checkpoint_of
 
 
 @contextmanager
@@ -34,10 +34,6 @@ def source(job: Job, documents: Sequence[Document]) -> dict[str, Any]:
     """Which documents a head has learned from, as its file says it."""
     tasks = list(dict.fromkeys(document.task for document in documents))
     return {"suite": job.plan.suite, "tasks": tasks, "documents": len(documents)}
-
-
-def checkpoint_of(head: Path) -> Path:
-    return head.with_suffix(".checkpoint.pt")
 
 
 def held_out_prompts(draft: Path) -> Path:

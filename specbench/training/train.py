@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from specbench import config, methods, permissions
+from specbench.base.console import say
 from specbench.config import MethodSpec, PairSpec, TaskLine, UserError, plugins
 from specbench.config.own_methods import ENTRY
 from specbench.engine.models.pair import Pair, load_pair
@@ -126,10 +127,10 @@ def train(
     warm_up: Path | None = None,
     preset: str | None = None,
     staffing: Staffing | None = None,
-) -> Job:
+) -> Job | None:
     """Train a method's head for a pair on `documents` of each task of a suite, or of each TASK:SPLIT in `data`.
 
-    Returns what was trained.
+    Returns what was trained; None if an earlier call had finished.
 
     Without `stage`, a method that has several is trained in its first, and likewise for `preset`. The workers of
     `staffing` collect what it learns from, before this process trains. Raises UserError.
@@ -169,7 +170,11 @@ def train(
     pair_spec = one_device(config.load_pair(pair))
     path = out or Path(f"{base}-{pair_spec.name}" + ("-grid" if axes else "" if name == DRAFT else ".safetensors"))
     if path.exists() and not (axes and path.is_dir()):
-        raise UserError(f"{path} exists; choose another --out")
+        if not checkpoint_of(path).exists():  # files are written whole or not at all
+            raise UserError(f"{path} exists; if a training made it, that has finished: use it, or choose another --out")
+        checkpoint_of(path).unlink()  # the training was stopped between writing the one and deleting the other
+        say(f"{path}: its training has finished, and was stopped after that; to train again, choose another --out")
+        return None
     if suite:
         plan = preparing(pair_spec, suite, spec, documents, seed, data_dir)
     else:
@@ -198,6 +203,11 @@ def train(
     made = job(pair=choose.placed(runtime, load_pair(pair_spec, device, dtype, runtime=runtime)))
     module.train(made)
     return made
+
+
+def checkpoint_of(trained: Path) -> Path:
+    """The checkpoint of a training, which is deleted when what it makes is written."""
+    return trained.with_suffix(".checkpoint.pt")
 
 
 def _presets(name: str, module: ModuleType) -> tuple[str, ...]:

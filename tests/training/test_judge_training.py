@@ -208,7 +208,17 @@ def test_the_command_refuses_what_cannot_be_trained(tmp_path):
     assert "only judge is trained" in refusal(*words, "--set", "csd.gamma=4")
     assert "did you mean 'gamma'" in refusal(*words, "--set", "judge.gama=4")
     (tmp_path / "there.safetensors").write_text("")
-    assert "exists; choose another --out" in refusal(*words, "--out", str(tmp_path / "there.safetensors"))
+    there = str(tmp_path / "there.safetensors")
+    assert "that has finished: use it, or choose another --out" in " ".join(refusal(*words, "--out", there).split())
+
+
+def test_a_training_that_was_killed_after_its_file_was_written_has_finished(tmp_path):
+    """Its checkpoint would have been deleted next."""
+    (tmp_path / "head.safetensors").write_text("weights")
+    (tmp_path / "head.checkpoint.pt").write_text("state")
+    words = ("train", "--method", "judge", "--suite", "pocket", "--out", tmp_path / "head.safetensors")
+    assert "its training has finished" in output(*words)
+    assert [path.name for path in tmp_path.iterdir()] == ["head.safetensors"]
 
 
 def test_the_command_hands_on_what_it_was_given(monkeypatch, tmp_path, pocket):

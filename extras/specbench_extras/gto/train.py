@@ -9,8 +9,8 @@ from specbench.base.console import note, progress, say
 from specbench.config import validated
 from specbench.training.eagle3.head_file import earlier_head, publish_eagle_head
 from specbench.training.heads import answered_lessons
-from specbench.training.publish import announce, checkpoint_of
-from specbench.training.train import Job
+from specbench.training.publish import announce
+from specbench.training.train import Job, checkpoint_of
 from specbench_extras.gto.fit import Training
 from specbench_extras.gto.recipe import GroupRecipe
 

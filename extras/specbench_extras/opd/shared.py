@@ -11,8 +11,8 @@ from specbench.base.console import note, progress, say
 from specbench.config import UserError
 from specbench.training.documents import Document, documents_hash, hold_out
 from specbench.training.heads import HELD_OUT
-from specbench.training.publish import checkpoint_of, source
-from specbench.training.train import Job
+from specbench.training.publish import source
+from specbench.training.train import Job, checkpoint_of
 from specbench_extras.opd.fit import Training
 
 

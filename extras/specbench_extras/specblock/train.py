@@ -16,8 +16,8 @@ from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.eagle3.fit import draft_ids
 from specbench.training.heads import answered_lessons, to_learn
-from specbench.training.publish import announce, checkpoint_of, flush_right, publish
-from specbench.training.train import Job
+from specbench.training.publish import announce, flush_right, publish
+from specbench.training.train import Job, checkpoint_of
 from specbench_extras.specblock.fit import Training, new_head
 from specbench_extras.specblock.rank_block_head import RankBlockHead
 from specbench_extras.specblock.recipe import RankBlockRecipe

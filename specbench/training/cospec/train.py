@@ -37,9 +37,9 @@ from specbench.training.cospec.recipe import Rl, Sft
 from specbench.training.cospec.rl import Reinforcement
 from specbench.training.cospec.traces import ContextJudge, Judge, Lesson, RolloutJudge, need_checkable, trace_all
 from specbench.training.documents import Document, hold_out, training_documents
-from specbench.training.publish import announce, checkpoint_of, collecting, flush_right, publish, source
+from specbench.training.publish import announce, collecting, flush_right, publish, source
 from specbench.training.recipe import load_recipe
-from specbench.training.train import Job
+from specbench.training.train import Job, checkpoint_of
 
 STAGES = ("sft", "rl")  # each with a recipe
 SCORED = True  # a trainer that scores what it generates; see train.py

@@ -20,9 +20,9 @@ from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.dflash.fit import Training
 from specbench.training.heads import answered_lessons
-from specbench.training.publish import announce, checkpoint_of, flush_right, publish
+from specbench.training.publish import announce, flush_right, publish
 from specbench.training.recipe import BlockRecipe, SlotRecipe
-from specbench.training.train import Job
+from specbench.training.train import Job, checkpoint_of
 
 Recipe = TypeVar("Recipe", bound=SlotRecipe)
 

@@ -24,8 +24,8 @@ from specbench.training.answered import answer_all
 from specbench.training.documents import Document, documents_hash, hold_out, training_documents
 from specbench.training.draft.fit import Training, held_lessons
 from specbench.training.draft.recipe import ANSWERED, MASKED, SPECULATED, DraftRecipe
-from specbench.training.publish import checkpoint_of, collecting, held_out_prompts, source
-from specbench.training.train import Job
+from specbench.training.publish import collecting, held_out_prompts, source
+from specbench.training.train import Job, checkpoint_of
 
 SHARED = True  # workers may share what it collects; see train.py
 PRESETS = ("distillspec", "fastdraft", "direct-alignment", "draft-opd", "s2d")

@@ -18,9 +18,9 @@ from specbench.training.answered import Answered
 from specbench.training.eagle.fit import StateTraining, Training
 from specbench.training.eagle3.train import show
 from specbench.training.heads import answered_lessons
-from specbench.training.publish import announce, checkpoint_of, publish
+from specbench.training.publish import announce, publish
 from specbench.training.recipe import FeatureRecipe, StateRecipe
-from specbench.training.train import Job
+from specbench.training.train import Job, checkpoint_of
 
 SHARED = True  # workers may share what it collects; see train.py
 PRESETS = ("eagle", "hass", "fspad", "dovetail")

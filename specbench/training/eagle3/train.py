@@ -14,9 +14,9 @@ from specbench.training.answered import Answered
 from specbench.training.eagle3.fit import Training, draft_ids, new_head
 from specbench.training.eagle3.head_file import earlier_head, publish_eagle_head
 from specbench.training.heads import answered_lessons
-from specbench.training.publish import announce, checkpoint_of, flush_right
+from specbench.training.publish import announce, flush_right
 from specbench.training.recipe import EagleRecipe
-from specbench.training.train import Job
+from specbench.training.train import Job, checkpoint_of
 
 GOES_ON = True  # --warm-up: a head that the training goes on with; see train.py
 SHARED = True  # workers may share what it collects; see train.py

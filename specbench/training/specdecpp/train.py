@@ -21,12 +21,12 @@ from specbench.engine.types import Sampling
 from specbench.methods.lengths.specdecpp import KIND, SHAPES
 from specbench.training.collected import put_table
 from specbench.training.documents import Document, hold_out, training_documents
-from specbench.training.publish import announce, checkpoint_of, collecting, flush_right, publish, source
+from specbench.training.publish import announce, collecting, flush_right, publish, source
 from specbench.training.recipe import COLLECTING, Recipe
 from specbench.training.specdecpp.data import Collector, Observed, observe_all
 from specbench.training.specdecpp.fit import Examples, Fitted, fit, gather, head_of, predicted
 from specbench.training.specdecpp.soft_labels import calibration_error, intervals, rejection_auroc
-from specbench.training.train import Job
+from specbench.training.train import Job, checkpoint_of
 
 DECODES = True  # the target and the draft decode what it learns from; see train.py
 SHARED = True  # workers may share what it collects; see train.py
