@@ -4,6 +4,7 @@ TLT (arXiv 2511.16665): of a few strategies (levels, width and tokens of a tree)
 most. The trees are those of `eagle2`, or those of a head of EAGLE-3, which the paper has; `tlt_online` has it learn.
 """
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Sequence
@@ -63,9 +64,9 @@ class Settings(BanditSettings):
 class Strategies(Lengths):
     """ε-greedy: the strategy with the highest median of committed tokens per time over its last rounds.
 
-    A strategy that was never tried goes first; ties go to the earlier one. The official code measures times, here they
-    come from settings, so that a text is decoded alike each time; and it learns for each size of a batch, here there is
-    one. Learning goes on from text to text of a task.
+    A strategy that was never tried is the best of all; ties go to the earlier one. The official code measures times,
+    here they come from settings, so that a text is decoded alike each time; and it learns for each size of a batch,
+    here there is one. Learning goes on from text to text of a task.
     """
 
     def __init__(self, times: Sequence[float], epsilon: float, window: int) -> None:
@@ -84,13 +85,8 @@ class Strategies(Lengths):
     def choose(self, rng: torch.Generator) -> int:
         """The index of the next round's strategy. At ε > 0 the host waits for two random numbers."""
         explore, at = torch.rand(2, generator=rng, device=rng.device).tolist() if self.epsilon else (1.0, 0.0)
-        untried = [strategy for strategy, rewards in enumerate(self.rewards) if not rewards]
-        if untried:
-            self.chosen = untried[0]
-        elif explore < self.epsilon:
-            self.chosen = int(at * len(self.times))
-        else:
-            self.chosen = max(range(len(self.times)), key=lambda strategy: statistics.median(self.rewards[strategy]))
+        worth = [statistics.median(rewards) if rewards else math.inf for rewards in self.rewards]
+        self.chosen = int(at * len(self.times)) if explore < self.epsilon else worth.index(max(worth))
         return self.chosen
 
     def observe(self, verdict: Verdict) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from builders_engine import build
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, tiny
+from official_cases import official_cases
 from refusals import one_line_error
 from tabled import draw_for_each_branch, p_of_texts
 from tiny_heads import trained
@@ -50,6 +51,19 @@ def test_the_bandit_by_hand():
     assert other.choose(rng()) == bandit.choose(rng()) == 1
     bandit.reset()
     assert bandit.choose(rng()) == 0 and bandit.state() == [[], []]
+
+
+def test_choices_are_those_of_its_own_code(monkeypatch):
+    """320 of eight bandits, half of which explore, by the same random numbers."""
+    cases = official_cases("tlt")
+    assert sum(len(case["rounds"]) for case in cases) == 320
+    for case in cases:
+        bandit = Strategies(case["times"], case["epsilon"], case["window"])
+        for drawn, at, accepted, chosen in case["rounds"]:
+            numbers = torch.tensor([drawn, (at + 0.5) / len(case["times"])])
+            monkeypatch.setattr(torch, "rand", lambda *_, numbers=numbers, **__: numbers)
+            assert bandit.choose(rng()) == chosen
+            observe(bandit, accepted)
 
 
 def test_only_the_last_rounds_of_a_strategy_count():
