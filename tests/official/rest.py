@@ -2,8 +2,8 @@
 
 python3.9 tests/official/rest.py WHEEL tests/official/rest.json
 
-The wheel is DraftRetriever/wheels/draftretriever-0.1.0-cp39-cp39-manylinux_2_34_x86_64.whl of github.com/FasterDecoding/REST
-at 50a5fc19; called are Writer and Reader.search with its defaults, as rest/model/utils.py does.
+The wheel is draftretriever-0.1.0-cp39-cp39-manylinux_2_34_x86_64.whl in DraftRetriever/wheels of FasterDecoding/REST
+at 50a5fc19 on GitHub; called are Writer and Reader.search with its defaults, as rest/model/utils.py does.
 """
 
 import json
