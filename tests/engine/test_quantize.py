@@ -18,6 +18,7 @@ from specbench.engine.models import cost, packed, quantize
 from specbench.engine.models.pair import load_pair
 from specbench.engine.rounding import off
 from specbench.engine.runtimes.openvino import OpenVINO
+from specbench.engine.runtimes.products import product
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import Session
@@ -156,6 +157,24 @@ def test_a_row_has_the_same_bits_among_others(scheme):
         assert len(together.unique()) > 100
         for width in (1, 2, 3, 5, 8):
             assert torch.equal(torch.cat([layer(part) for part in rows.split(width)]), together), width
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4"])
+def test_layers_with_one_input_are_one_product_of_the_same_bits(scheme):
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(96, out, bias=True) for out in (128, 64, 32)]
+    for layer in layers:
+        packed.pack(layer, 32 if scheme == "int4" else None)
+    with torch.no_grad():
+        together = product(layers)
+        assert type(together).__name__ == "FewBits"
+        for count in (1, 5):
+            rows = torch.randn(count, 96)
+            assert torch.equal(together(rows), torch.cat([layer(rows) for layer in layers], 1))
+        assert type(product([layers[2], layers[0]])).__name__ == ("Called" if scheme == "int4" else "FewBits")
+        one = torch.nn.Linear(96, 64, bias=True)
+        packed.pack(one, None if scheme == "int4" else 32)
+        assert type(product([torch.nn.Identity(), one])).__name__ == "Called"
 
 
 def test_bytes_are_those_that_weights_take(saved):

@@ -7,7 +7,7 @@ Activations are rounded to bfloat16 where they enter a product, and sums are in 
 no faster than weights in float.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 LEVELS = 16  # of a number in 4 bits; the kernel takes 8 for the zero point
 ON_LEVEL, FARTHEST = 0.01, 0.2  # of a step: how near a number is to its level, next to rounding; and the most with it
 TINY = torch.finfo(torch.float32).tiny
+BLOCK = 64  # outputs; torch lays so many of int4 out together, or half of it
 TRIED = 64  # outputs by which it is tried whether a weight lies on levels
 GROUPS = (32, 64, 128, 256)  # inputs that share a scale: those that torch's kernel has, the most faithful first
 
@@ -64,16 +65,36 @@ class Packed(Tensor):
 
 
 def _product(x: Tensor, weight: Packed, bias: Tensor | None = None) -> Tensor:
-    """x Wᵀ + b in the type of x [..., in]. A row alone is computed as two: the kernel for one adds up otherwise."""
-    rows = x.reshape(-1, x.shape[-1])
+    """x Wᵀ + b in the type of x [..., in]."""
+    y = multiplied(x.reshape(-1, x.shape[-1]), weight.numbers, weight.scales, weight.group)
+    return (y if bias is None else y + bias).view(*x.shape[:-1], -1)
+
+
+def multiplied(rows: Tensor, numbers: Tensor, scales: Tensor, group: int | None) -> Tensor:
+    """Rows [n, in] times a packed weight, [n, out] in their type. One alone is computed as two: kernels for one add up
+    otherwise.
+    """
     few = rows.to(torch.bfloat16)
-    few = few.expand(2, -1).contiguous() if len(few) == 1 else few.contiguous()
-    if weight.group:
-        y = torch.ops.aten._weight_int4pack_mm_for_cpu(few, weight.numbers, weight.group, weight.scales)
+    few = torch.cat([few, few]) if len(few) == 1 else few.contiguous()
+    if group:
+        y = torch.ops.aten._weight_int4pack_mm_for_cpu(few, numbers, group, scales)
     else:
-        y = torch._weight_int8pack_mm(few, weight.numbers, weight.scales)
-    y = y[: len(rows)].to(x.dtype).view(*x.shape[:-1], -1)
-    return y if bias is None else y + bias
+        y = torch._weight_int8pack_mm(few, numbers, scales)
+    return (y if len(rows) > 1 else y[:1]).to(rows.dtype)
+
+
+def stacked(weights: Sequence[Packed]) -> tuple[Tensor, Tensor, int | None] | None:
+    """Packed weights with the same inputs as one, for `multiplied`: numbers, scales and group; None if they do not fit.
+
+    int4's numbers lie in blocks of outputs.
+    """
+    group = weights[0].group
+    if any(weight.group != group for weight in weights):
+        return None
+    if group and any(weight.shape[0] % BLOCK for weight in weights[:-1]):
+        return None
+    numbers = torch.cat([weight.numbers for weight in weights])
+    return numbers, torch.cat([weight.scales for weight in weights], 1 if group else 0), group
 
 
 def pack(layer: nn.Linear, group: int | None) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specbench.engine.runtimes.products import SMALL, Called, Map, packs, product
+from specbench.engine.models.quantize import is_plain
+from specbench.engine.runtimes.products import SMALL, Map, Product, packs, product
 
 NAMES = {"SiLUActivation": ("swish", ""), "SiLU": ("swish", ""), "GELUTanh": ("gelu", "tanh")}
 NAMES |= {"GELUActivation": ("gelu", "none"), "PytorchGELUTanh": ("gelu", "tanh"), "ReLU": ("relu", "")}
@@ -22,9 +23,9 @@ def gated(gate: nn.Module, up: nn.Module, act: Any) -> Map:
     name = NAMES.get(type(act).__name__)
     weight = getattr(gate, "weight", None)
     packed = isinstance(weight, Tensor) and packs(weight.device.type, weight.dtype)
-    if name and packed and isinstance(weight, Tensor) and weight.numel() >= SMALL:
+    if name and packed and isinstance(weight, Tensor) and is_plain(weight) and weight.numel() >= SMALL:
         first, second = product([gate]), product([up])
-        if not isinstance(first, Called) and not isinstance(second, Called):
+        if isinstance(first, Product) and isinstance(second, Product):
             return lambda x: second.joined(x, first(x, name), "mul")
     both = product([gate, up])
 

@@ -18,7 +18,7 @@ from specbench.engine.models.eagle_head import EagleHead
 from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.engine.models.layer_skip import NoAttention, NoOutput
 from specbench.engine.runtimes.gated import gated
-from specbench.engine.runtimes.products import Called, Map, Product, product
+from specbench.engine.runtimes.products import Called, FewBits, Map, Product, product
 from specbench.engine.runtimes.types import Unsupported
 
 KNOWN = ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma2", "OPT")  # + "ForCausalLM"
@@ -39,7 +39,7 @@ class Attention:
     scale: float
     softcap: float | None
     window: int | None  # how many tokens a token reads, including itself; None: all
-    out: Product | Called
+    out: Product | FewBits | Called
     after: Map | None
 
 
@@ -49,7 +49,7 @@ class Mlp:
 
     before: Map
     inner: Map  # what enters `down`
-    down: Product | Called
+    down: Product | FewBits | Called
     after: Map | None
 
 
@@ -193,7 +193,7 @@ def _mlp(layer: Any) -> Mlp | None:
     return Mlp(_norm(layer.post_attention_layernorm), *_gated(module), None)
 
 
-def _gated(mlp: Any) -> tuple[Map, Product | Called]:
+def _gated(mlp: Any) -> tuple[Map, Product | FewBits | Called]:
     return gated(mlp.gate_proj, mlp.up_proj, mlp.act_fn), product([mlp.down_proj])
 
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from specbench.engine.models.packed import Packed, multiplied, stacked
 from specbench.engine.models.quantize import is_plain
 
 Map = Callable[[Tensor], Tensor]  # [n, …] -> [n, …]
@@ -84,6 +85,23 @@ class Called:
         return other + self(x) if how == "add" else other * self(x)
 
 
+class FewBits:
+    """x Wᵀ + b, where W [out, in] is in fewer bits, of one layer or of several with the same input, stacked."""
+
+    packed = None
+
+    def __init__(self, modules: list[nn.Linear], parts: tuple[Tensor, Tensor, int | None]) -> None:
+        self.parts = parts
+        self.bias = None if modules[0].bias is None else torch.cat([module.bias for module in modules])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = multiplied(x, *self.parts)
+        return y if self.bias is None else y + self.bias
+
+    def joined(self, x: Tensor, other: Tensor, how: str) -> Tensor:
+        return other + self(x) if how == "add" else other * self(x)
+
+
 @functools.cache
 def packs(device: str, dtype: torch.dtype) -> bool:
     """True if oneDNN computes products of a type on a device; bfloat16 on a CPU needs avx512."""
@@ -113,17 +131,21 @@ def _same_alone(packed: Tensor, weight: Tensor) -> bool:
 
 
 _alone: dict[tuple[object, ...], bool] = {}
-_products: weakref.WeakKeyDictionary[nn.Module, Product] = weakref.WeakKeyDictionary()
+_products: weakref.WeakKeyDictionary[nn.Module, Product | FewBits] = weakref.WeakKeyDictionary()
 
 
 @torch.no_grad()
-def product(modules: list[nn.Module]) -> Product | Called:
+def product(modules: list[nn.Module]) -> Product | FewBits | Called:
     """Linear layers with the same input as one map, with their outputs [n, sum of widths] side by side.
 
     On a CPU the weights are copied into the layout in which products with few rows are fastest. On a GPU weights that
     are read together are stacked, in place. Modules that are more than a weight (adapters) are called, and so are those
-    with weights in fewer bits.
+    with weights in fewer bits that are not packed alike.
     """
+    if all(type(module) is nn.Linear and isinstance(module.weight, Packed) for module in modules):
+        if modules[0] not in _products and (parts := stacked([module.weight for module in modules])):  # type: ignore[misc]
+            _products[modules[0]] = FewBits(modules, parts)  # type: ignore[arg-type]
+        return _products.get(modules[0]) or Called(modules)
     if any(type(module) is not nn.Linear or not is_plain(module.weight) for module in modules):
         return Called(modules)
     if modules[0] not in _products:  # twins of a model share their linear layers
