@@ -35,8 +35,8 @@ MODULES = ("textwrap", "heapq", "statistics", "fractions")
 # By way: runtime, dtype, weights.
 WAYS = {
     "bfloat16": ("static", "bfloat16", None),
-    "int8": ("static", "float32", "int8"),
-    "int4": ("static", "float32", "int4"),
+    "int8": ("eager", "float32", "int8"),
+    "int4": ("eager", "float32", "int4"),
     "llama.cpp, the file": ("llamacpp", "auto", None),
     "llama.cpp, Q8_0 of it": ("llamacpp", "auto", "int8"),
     "llama.cpp, Q4_0 of it": ("llamacpp", "auto", "int4"),
@@ -45,7 +45,7 @@ WAYS = {
 
 def main(name: str, out: str) -> None:
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    pair = loaded(name, "static", "float32", None)
+    pair = loaded(name, "eager", "float32", None)
     machine = environment.describe(pair.device)
     texts = [ids[:TOKENS] for ids in tokens(pair)]
     exact = list(distributions(pair, texts))
