@@ -4,6 +4,8 @@ Those of REACHING end without an exception if, and only if, they get what they w
 memory, seconds) and do no harm where they get it.
 """
 
+import os
+
 # name: (program, kinds that do not stop it); the tests fill in text in braces
 OPEN = ("limits",)  # the file system is the user's
 REACHING: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
@@ -30,6 +32,19 @@ REACHING: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         "write to the library": (
             "import os\npath = os.path.dirname(os.__file__) + '/{unique}'\nopen(path, 'w').close()\nos.remove(path)",
             OPEN,
+        ),
+        "change a setting of the kernel": (
+            "import os\nos.close(os.open('/proc/sys/kernel/hostname', os.O_WRONLY))",
+            (),
+        ),
+        "make a device": (
+            "import os, stat\nos.mknod('made', 0o600 | stat.S_IFCHR, os.makedev(1, 3))\nos.remove('made')",
+            (),
+        ),
+        "leave a program with root's rights": (
+            "import os\nopen('left', 'w').close()\nos.chmod('left', 0o4755)\nowner = os.stat('left').st_uid\n"
+            "os.remove('left')\nassert owner == 0",
+            (),
         ),
     },
     "what is inherited": {
@@ -71,6 +86,8 @@ REACHING: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             "assert copy({victim}, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) == 8",
             (),
         ),
+        "schedule a process": ("import os\nos.sched_setaffinity({victim}, os.sched_getaffinity(0))", ()),
+        "slow a process": ("import os\nos.setpriority(os.PRIO_PROCESS, {victim}, 0)", ()),
         "trace a process": ("import ctypes\nassert ctypes.CDLL(None).ptrace(0x4206, {victim}, 0, 0) == 0", ()),
     },
     "new processes": {
@@ -122,6 +139,20 @@ REACHING: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             "assert libc.mount(b'none', b'.', b'tmpfs', 0, None) == 0",
             (),
         ),
+        "watch files": ("import ctypes\nassert ctypes.CDLL(None).inotify_init1(0) != -1", ()),
+        "watch a file system": ("import ctypes\nassert ctypes.CDLL(None).fanotify_init(0x200, 0) != -1", ()),
+        "lock the library": ("import fcntl, os\nwith open(os.__file__) as file: fcntl.flock(file, fcntl.LOCK_SH)", ()),
+        "lock a file": ("import fcntl\nwith open('file', 'w') as file: fcntl.lockf(file, fcntl.LOCK_EX)", ()),
+        "ask for reads without waiting": (
+            "import ctypes, os\nnumber = {'x86_64': 206, 'aarch64': 0}[os.uname().machine]\n"
+            "assert ctypes.CDLL(None).syscall(number, 1, ctypes.byref(ctypes.c_ulong(0))) == 0",
+            (),
+        ),
+        "flush all disks": (
+            "import ctypes, os\nnumber = {'x86_64': 162, 'aarch64': 81}[os.uname().machine]\n"
+            "assert ctypes.CDLL(None).syscall(number) == 0",
+            (),
+        ),
         "name the machine": ("import socket\nsocket.sethostname(socket.gethostname())", ()),
         "set the clock": ("import time\ntime.clock_settime(time.CLOCK_REALTIME, time.time())", ()),
     },
@@ -145,11 +176,27 @@ REACHING: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         ),
     },
 }
+# What `limits` stop, too, where they are root's: its programs run as nobody.
+SHUT_TO_NOBODY = (
+    *("read the home folder", "write outside", "write through a link", "change a time outside"),
+    *("link to outside", "rename outside", "change rights outside", "write to the library"),
+    "read the environment of a process",
+)
+if os.getuid() == 0:
+    REACHING = {
+        kind: {
+            name: (program, tuple(kind for kind in open_to if kind != "limits" or name not in SHUT_TO_NOBODY))
+            for name, (program, open_to) in entries.items()
+        }
+        for kind, entries in REACHING.items()
+    }
 PROGRAMS = {f"{kind}: {name}": entry for kind, entries in REACHING.items() for name, entry in entries.items()}
 # What needs rights: a plain run of a user without them does not get it either.
 NEEDS_ROOT = (
     *(f"files: {name}" for name in ("change a time outside", "change rights outside", "write to the library")),
     "other processes: read the parent's memory",
+    *(f"files: {name}" for name in ("change a setting of the kernel", "make a device")),
+    "files: leave a program with root's rights",
     *(f"rights: {name}" for name in REACHING["rights"]),
     *(f"kernel: {name}" for name in ("mount", "name the machine", "set the clock")),
 )

@@ -19,6 +19,7 @@ from types import CodeType
 
 from specbench.base.errors import UserError
 from specbench.tasks.sandbox import jail, supervise
+from specbench.tasks.sandbox.leftovers import remove
 from specbench.tasks.sandbox.unit_tests import UnitTests
 
 STDERR_TAIL = 4096  # bytes of stderr kept
@@ -27,6 +28,7 @@ WRITABLE_MB = 64  # all files of the program together
 OPEN_FILES = 64
 PROCESSES = 0  # that the program may start; threads count too
 NO_TESTS = UnitTests()
+COPIES: list[tempfile.TemporaryDirectory[str]] = []  # of the standard library; removed when this process ends
 SPARE_SECONDS = 5.0  # the watcher may be this late before it is killed itself
 SYSTEM = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/nix/store", "/usr/share/zoneinfo")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime")
@@ -77,6 +79,7 @@ def run_in(kind: str, program: str, tests: UnitTests = NO_TESTS, *, seconds: flo
         "size": WRITABLE_MB << 20,
         "readable": readable(),
         "hidden": _hidden(),
+        "library": _library() if kind == "limits" and os.getuid() == 0 else [],
         "limits": {
             "CPU": int(seconds) + 1,
             "AS": memory_mb << 20,
@@ -103,9 +106,44 @@ def _bytes(text: str) -> bytes:
 
 def _working_folder(kind: str) -> AbstractContextManager[str]:
     """The folder that the launched interpreter starts in; in a new file system, the program's folder is made inside."""
-    if kind == "limits":
-        return tempfile.TemporaryDirectory(prefix="specbench-", ignore_cleanup_errors=True)
-    return nullcontext("/")
+    return _own_folder() if kind == "limits" else nullcontext("/")
+
+
+@contextmanager
+def _own_folder() -> Iterator[str]:
+    """A new folder for a program, which is nobody's if this is root. Whatever the program made of it is removed."""
+    folder = tempfile.mkdtemp(prefix="specbench-")
+    if os.getuid() == 0:
+        os.chown(folder, jail.NOBODY, jail.NOBODY)
+    try:
+        yield folder
+    finally:
+        remove(folder)
+
+
+@functools.cache
+def _library() -> list[str]:
+    """Where nobody can read the standard library: a copy, if its own folders are shut; else nothing to change.
+
+    Root's Python may lie in root's home. Raises UserError if there is no room for a copy.
+    """
+    library = os.path.realpath(os.path.dirname(os.__file__))
+    above = [library[:end] for end, letter in enumerate(library) if letter == "/" and end]
+    if all(os.stat(folder).st_mode & 0o1 for folder in above) and os.stat(library).st_mode & 0o5 == 0o5:
+        return []
+    copy = tempfile.TemporaryDirectory(prefix="specbench-library-")
+    COPIES.append(copy)
+    os.chmod(copy.name, 0o755)
+    there = os.path.join(copy.name, "lib")
+    unneeded = shutil.ignore_patterns("site-packages", "test", "tests", "idlelib", "ensurepip", "config-*", "tkinter")
+    try:
+        shutil.copytree(library, there, ignore=unneeded)
+    except (OSError, shutil.Error) as error:
+        raise UserError(
+            f"the sandbox for generated programs did not start: other users cannot read {library}, and it could not be "
+            f"copied ({error}); install bubblewrap, or Python where all users can read it"
+        ) from None
+    return [there, os.path.join(there, "lib-dynload")]
 
 
 @contextmanager

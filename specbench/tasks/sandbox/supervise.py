@@ -33,7 +33,8 @@ LOOK_SECONDS = 0.002
 def supervise(work: dict[str, Any], message: Callable[[], Any]) -> NoReturn:
     """Isolate this process, run the program and the tests in two others, and write a line to the standard output.
 
-    `work`: kind, program, seconds, limits, size (bytes that may be written), readable, hidden. `message` reads the
+    `work`: kind, program, seconds, limits, size (bytes that may be written), readable, hidden, library (folders
+    of the standard library, where its own cannot be read). `message` reads the
     tests from the standard input. The line is `unable REASON`, or what `_watch` returns.
     """
     try:
@@ -106,7 +107,10 @@ def _confine(work: dict[str, Any], errors: int | None, read: int, write: int, be
         os.closerange(len(kept), 1 << 16)
         for name in set(os.environ) - {"LC_CTYPE"}:
             del os.environ[name]
-        jail.give_up_rights(work["limits"], become_nobody=work["kind"] == "namespaces" and os.getuid() == 0)
+        jail.give_up_rights(work["limits"], become_nobody=work["kind"] != "bubblewrap" and os.getuid() == 0)
+        if work["library"]:
+            sys.path[:] = work["library"]
+            sys.path_importer_cache.clear()
         for name in [name for name in sys.modules if name.startswith("specbench")]:
             del sys.modules[name]
         os.write(len(kept) - 1, b"b")

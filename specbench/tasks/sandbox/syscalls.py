@@ -1,7 +1,8 @@
 """The system calls that a generated program is refused, as a filter for the kernel (seccomp).
 
 The filter lists what no unit test needs and what leads out of a sandbox: other processes, the network, mounts,
-namespaces, the kernel's own loaders, memory that the limits do not count. It adds to the namespaces where they are
+namespaces, the kernel's own loaders, memory that the limits do not count, watches and locks on files of others, the
+scheduling of others, storms on the disk. It adds to the namespaces where they are
 available, and is the only protection where they are not. The numbers are those of Linux on x86-64 and on 64-bit ARM.
 
 This module runs in the interpreter that becomes the program's, so it imports nothing but the standard library.
@@ -29,6 +30,7 @@ MACHINES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
             "limit": (302,),  # prlimit64
             "owner": (72, 16),  # fcntl, ioctl
             "absent": (319,),  # memfd_create
+            "idle": (74, 75),  # fsync, fdatasync: they would be done, and are not
             "refused": (
                 *(41, 29, 64, 68, 240),  # socket, shmget, semget, msgget, mq_open
                 *(101, 310, 311, 312),  # ptrace, process_vm_readv, process_vm_writev, kcmp
@@ -38,6 +40,18 @@ MACHINES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
                 *(167, 168, 135, 163, 179, 103),  # swapon, swapoff, personality, acct, quotactl, syslog
                 *(164, 227, 159, 305, 170, 171),  # settimeofday, clock_settime, *adjtime*, set*name
                 *(172, 173, 303, 304),  # iopl, ioperm, name_to_handle_at, open_by_handle_at
+                *(300, 301, 253, 254, 255, 294),  # fanotify_*, inotify_*
+                *(73, 133, 259, 162, 306, 277),  # flock, mknod, mknodat, sync, syncfs, sync_file_range
+                *(
+                    206,
+                    207,
+                    208,
+                    209,
+                    210,
+                    333,
+                ),  # io_setup, io_destroy, io_getevents, io_submit, io_cancel, io_pgetevents
+                *(141, 142, 144, 203, 314, 251),  # setpriority, sched_set*, ioprio_set
+                *(256, 279),  # migrate_pages, move_pages
             ),
         },
     ),
@@ -49,6 +63,7 @@ MACHINES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
             "limit": (261,),
             "owner": (25, 29),
             "absent": (279,),
+            "idle": (82, 83),
             "refused": (
                 *(198, 194, 190, 186, 180),
                 *(117, 270, 271, 272),
@@ -58,6 +73,11 @@ MACHINES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
                 *(224, 225, 92, 89, 60, 116),
                 *(170, 112, 171, 266, 161, 162),
                 *(264, 265),
+                *(262, 263, 26, 27, 28),
+                *(32, 33, 81, 267, 84),
+                *(0, 1, 2, 3, 4, 292),
+                *(140, 118, 119, 122, 274, 30),
+                *(238, 239),
             ),
         },
     ),
@@ -66,7 +86,9 @@ CLONE3 = 435
 ALLOW, ERRNO, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06  # classic BPF
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in struct seccomp_data (low words)
-OWNERS = (8, 10, 15, 0x8901, 0x8902)  # F_SETOWN, F_SETSIG, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP: signals by way of a file
+# F_SETOWN, F_SETSIG, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP: signals by way of a file; then F_SETLK, F_SETLKW, F_OFD_SETLK,
+# F_OFD_SETLKW, F_SETLEASE, F_NOTIFY: locks and watches on files of others.
+OWNERS = (8, 10, 15, 0x8901, 0x8902, 6, 7, 37, 38, 1024, 1026)
 FOREIGN_ABI = 0x40000000  # numbers of the 32-bit ABI on x86-64
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 
@@ -99,6 +121,7 @@ def filter_code(machine: str, own_id: int) -> bytes | None:
         (errno.EAGAIN, numbers["fork"]),  # the answer of a limit on processes
         (errno.ENOSYS, (CLONE3, *numbers["absent"])),  # so that libraries try their other way
         (errno.EPERM, numbers["refused"] + NEWER),
+        (0, numbers["idle"]),
     ]
     for answer, refused in answers:
         for number in refused:
