@@ -5,6 +5,7 @@ import graphlib
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,9 @@ def test_every_paper_is_a_folder_that_an_entry_point_finds():
     for folder in EXTRAS.iterdir():
         if folder.is_dir() and folder.name != "__pycache__":
             assert f'"{EXTRAS.name}.{folder.name}.' in declared, folder.name
+
+
+def test_no_two_files_of_tests_have_one_name():
+    """pytest would import the first for both, and end before it runs anything."""
+    names = [path.name for folder in ("tests", "extras") for path in (ROOT / folder).rglob("test_*.py")]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
