@@ -1,8 +1,8 @@
 """Whether methods stand in the order of a paper's table: Kendall's τ, averaged over our data sets.
 
 Every two methods of a data set are compared as a claim compares them, with Holm's correction over all comparisons of
-an order. The lower bound of τ counts all pairs that are not told apart as standing the other way round, the upper bound
-as standing as in the paper. These bounds hold for few documents too, as the comparisons do.
+an order. The lower bound of τ counts all pairs that are not significantly different as standing the other way round,
+the upper bound as standing as in the paper. These bounds hold for few documents too, as the comparisons do.
 """
 
 import itertools
@@ -91,7 +91,7 @@ def _order(paper: Paper, table: int, kind: str, places: dict[Place, list[list[Tw
         tests=len(differ),
         bound=f"τ ≥ {LEAST}",
         detail=f"Kendall's τ {value:.2f} [{low:.2f}, {high:.2f}], {sum(differ.values())} of {len(differ)} pairs of "
-        f"methods told apart; {', '.join(methods)}{why}",
+        f"methods significantly different; {', '.join(methods)}{why}",
     )
 
 

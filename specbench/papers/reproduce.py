@@ -91,9 +91,9 @@ def _write_verdicts(chosen: Sequence[Paper], ours: Ours, out: Path, check: bool)
         f"A claim is void where a method keeps less than {COLLAPSED:.0%} of its baseline's score, or where both decode "
         f"alike: fewer than {ALIKE:.0%} of the documents differ in rounds or in drafted, accepted, rescued or committed"
         f" tokens (for speeds, in forwards too). The {of_claims} intervals and p values of claims are not corrected for"
-        " their number: if nothing differed, one in twenty would be told apart by chance. Those of an order are, by "
-        "Holm's rule; the bounds of its τ count the pairs of methods that are not told apart either way. Without a "
-        "number of documents, a claim rests on figures of figures.csv, which were measured apart "
+        " their number: if nothing differed, one in twenty would differ significantly by chance. Those of an order "
+        "are, by Holm's rule; the bounds of its τ count the pairs of methods that are not significantly different "
+        "either way. Without a number of documents, a claim rests on figures of figures.csv, which were measured apart "
         "(results/README.md says how)."
     )
     title = f"# Which claims of the papers hold on {markdown_text(', '.join(ours.pairs))}"

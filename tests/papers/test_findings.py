@@ -292,13 +292,14 @@ def test_ratios_of_the_default_pair_are_those_of_the_verdicts(page: str) -> None
         text = re.split(r"\*\*On `pocket-weak`|## Measured on the weak pair", text)[0]
     checks = (ROOT / "results" / "tables" / "checks.md").read_text(encoding="utf-8")
     verdicts = {tuple(matches) for matches in re.findall(r"([\d.]+) × \[([\d.]+), ([\d.]+)\]", checks)}
-    quoted = re.findall(r"(\d\.\d\d) \[(\d\.\d\d),\s+(\d\.\d\d)\]", text)
+    quoted = re.findall(r"(\d\.\d\d)\s+\[(\d\.\d\d),\s+(\d\.\d\d)\]", text)
     assert quoted or page == "strength"
     files = " ".join(path.read_text() for path in (REFERENCE / "batches-cospec.txt",))
     own = {
-        tuple(f"{row[f'speedup_decode{end}']:.2f}" for end in ("", "_low", "_high"))
+        tuple(f"{row[f'{kind}{end}']:.2f}" for end in ("", "_low", "_high"))
         for source in ("math-csd-300-sps", "strength-cospec-complement", "cospec-mask-complement")
         for _, row in pd.read_csv(REFERENCE / f"{source}.csv").iterrows()
+        for kind in ("speedup_decode", "speedup_e2e")
     }
     methods = of_finding("strength", "methods")
     own |= {

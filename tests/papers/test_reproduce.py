@@ -352,7 +352,7 @@ def test_one_policy_under_two_names_is_not_told_apart(paper, tmp_path):
     same = verdicts(paper, Ours([four_methods(tmp_path / "same")]))["the order of methods by speed"]
     assert (same.verdict, same.tests) == ("undecided", 6)
     assert same.detail.startswith(
-        "Kendall's τ 1.00 [0.67, 1.00], 5 of 6 pairs of methods told apart; csd, sps[gamma=4]"
+        "Kendall's τ 1.00 [0.67, 1.00], 5 of 6 pairs of methods significantly different; csd, sps[gamma=4]"
     )
     other = verdicts(paper, Ours([four_methods(tmp_path / "other", fifth=((5, 1),) * 2)]))
     assert other["the order of methods by speed"].verdict == "holds"
@@ -370,7 +370,7 @@ def test_an_order_of_methods_that_are_not_told_apart_is_void(paper, tmp_path):
     ours = Ours([timed_run(tmp_path / "run", methods, tasks=("pocket_gsm8k",), documents=30, **plan)])
     order = verdicts(paper, ours)["the order of methods by speed"]
     assert order.verdict == "void"
-    assert order.detail.startswith("Kendall's τ 1.00 [-1.00, 1.00], 0 of 3 pairs of methods told apart")
+    assert order.detail.startswith("Kendall's τ 1.00 [-1.00, 1.00], 0 of 3 pairs of methods significantly different")
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_pairs_of_methods_are_told_apart_after_holms_correction(paper, ps, verdi
     pairs = [orders.Two(two, 1, 1, p, 30) for two, p in zip(names, ps, strict=True)]
     place = ("pocket", "greedy", ("pocket_gsm8k",), "speedup_decode")
     check = orders._order(paper, 1, "speed", {place: [pairs]}, "")
-    assert check.verdict == verdict and f"{apart} of 3 pairs of methods told apart" in check.detail
+    assert check.verdict == verdict and f"{apart} of 3 pairs of methods significantly different" in check.detail
 
 
 def test_a_claim_that_cannot_be_told(paper, tmp_path):

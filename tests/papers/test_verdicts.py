@@ -264,7 +264,8 @@ def test_an_order_by_acceptance(documents, checks, number):
         bounds.append(np.mean([part.mean() for part in split]))
     low, value, high = bounds
     assert check["detail"].startswith(
-        f"Kendall's τ {value:.2f} [{low:.2f}, {high:.2f}], {sum(lines)} of {len(lines)} pairs of methods told apart; "
+        f"Kendall's τ {value:.2f} [{low:.2f}, {high:.2f}], {sum(lines)} of {len(lines)} pairs of methods "
+        "significantly different; "
     )
     assert check["detail"].endswith(", ".join(sorted(methods)))
     assert check["verdict"] == ("holds" if low >= 0.8 else "fails" if high < 0.8 else "undecided")

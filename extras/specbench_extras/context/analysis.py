@@ -1,4 +1,4 @@
-"""Acceptance and time by the place in the context, and what a prompt costs: prefill, memory and decode told apart.
+"""Acceptance and time by the place in the context, and what a prompt costs: prefill, memory and decode separately.
 
 A round belongs to the number of tokens before it: those of the prompt, and those that are committed.
 """

@@ -57,7 +57,7 @@ def sentences(figures: Counterfactual) -> list[str]:
         return [*lines, "No state has a better branch: at these mismatches nothing was to be won or lost."]
     for kind, other in ((DRAFT, "draft"), (TARGET, "target")):
         if not kinds.states[kind]:
-            return [*lines, f"No state has a better {other} branch, so how well the kinds are told apart is not known."]
+            return [*lines, f"No state has a better {other} branch, so how far apart the kinds are is not known."]
     asymmetry = figures.asymmetry
     kept = f"Draft tokens are kept in {100 * kinds.kept[DRAFT]:.1f} % of the states where they are better, and in "
     kept += f"{100 * kinds.kept[TARGET]:.1f} % where the target's are: {100 * asymmetry.value:+.1f} points"

@@ -51,7 +51,7 @@ def paying(figures: Loaded) -> Iterator[Sheet]:
         rows.append([str(name), *cells])
     if rows:
         title = f"where each pays off: the req/s at which its texts end sooner than those of {BASE}"
-        yield Sheet(["method", "sooner at", "not told apart at", "later at"], rows, title, "llll")
+        yield Sheet(["method", "sooner at", "no difference at", "later at"], rows, title, "llll")
 
 
 def _rate(rate: float) -> str:

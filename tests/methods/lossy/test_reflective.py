@@ -201,7 +201,7 @@ def test_sampled_verdicts_follow_the_fused_distribution():
         counts[0 if verdict.accepted else verdict.token] += 1
     assert oracle.chi_square(counts, expected) > 1e-4
     unfused = oracle.warp(torch.tensor(first), 1.0).numpy()
-    assert abs(unfused[0] - p[0]) > 0.05, "the two distributions differ enough to be told apart"
+    assert abs(unfused[0] - p[0]) > 0.05, "the two distributions differ enough to be seen as two"
 
 
 # A slow second implementation: every row from its own full forward, no cache.
