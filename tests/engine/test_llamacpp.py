@@ -186,6 +186,10 @@ def test_what_it_does_not_compute_is_refused_in_a_line(file):
     both = Reads(torch.ones(2, 5, dtype=torch.bool), torch.arange(5), 3)
     with pytest.raises(Unsupported, match=r"chains and trees, .* and this block is neither; use --runtime static"):
         feed(run, [4, 5], reads=both)
+    with pytest.raises(Unsupported, match="lends no layers of its cache, .*; use --runtime static"):
+        run.lend((0,))
+    with pytest.raises(ValueError, match="derived from a target run on another runtime"):
+        run.borrow([])
     with pytest.raises(Unsupported, match="computes no batches; use eager or static"):
         Batched("llamacpp")
     plain = forms.FORMS["llama"]()

@@ -3,8 +3,8 @@
 python tests/official/eagle.py EAGLE tests/official/eagle.json
 
 EAGLE is github.com/SafeAILab/EAGLE at cb7e0841. Its eagle/model/cnets.py (EAGLE-3) and cnets1.py (EAGLE and EAGLE-2)
-are imported; called is topK_genrate of their Model, as EaModel.eagenerate calls it, for a prompt and for one round more.
-The weights, the embedding and the target's states are those of `numbers`.
+are imported; called is topK_genrate of their Model, as EaModel.eagenerate calls it, for a prompt and for one round
+more. The weights, the embedding and the target's states are those of `numbers`.
 """
 
 import json

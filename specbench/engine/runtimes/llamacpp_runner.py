@@ -15,7 +15,7 @@ from specbench.engine.runtimes.chains import Chaining
 from specbench.engine.runtimes.llamacpp_branches import TRUNK, Branches
 from specbench.engine.runtimes.llamacpp_library import CHUNK, SEQUENCES, Context, Weights
 from specbench.engine.runtimes.static import in_chunks
-from specbench.engine.runtimes.types import Reads, Unsupported
+from specbench.engine.runtimes.types import Lent, Reads, Unsupported
 
 FIRST = 512  # tokens that a new cache has room for; the room doubles as needed
 FEW = 16  # sequences of a context whose first tree is opened
@@ -121,6 +121,12 @@ class LlamaRunner(Chaining):
     def load(self, saved: Saved) -> None:
         self._reserve(len(saved.ids)).load(saved.cache)
         self.ids = saved.ids.copy()
+
+    def lend(self, layers: Sequence[int]) -> Lent:
+        raise Unsupported("llama.cpp lends no layers of its cache, and this method needs them; use --runtime static")
+
+    def borrow(self, lent: Lent) -> None:
+        raise ValueError("models that are derived from a target run on another runtime")
 
     def _reserve(self, length: int, sequences: int = 1) -> Context:
         """The context, with room for `length` tokens of so many sequences; cached tokens stay."""
