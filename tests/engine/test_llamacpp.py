@@ -186,7 +186,7 @@ def test_what_it_does_not_compute_is_refused_in_a_line(file):
     both = Reads(torch.ones(2, 5, dtype=torch.bool), torch.arange(5), 3)
     with pytest.raises(Unsupported, match=r"chains and trees, .* and this block is neither; use --runtime static"):
         feed(run, [4, 5], reads=both)
-    with pytest.raises(Unsupported, match="lends no layers of its cache, .*; use --runtime static"):
+    with pytest.raises(Unsupported, match=r"lends no layers of its cache, .*; use --runtime static"):
         run.lend((0,))
     with pytest.raises(ValueError, match="derived from a target run on another runtime"):
         run.borrow([])
@@ -259,6 +259,8 @@ def test_ten_texts_are_llama_cpps_own(smollm2):
 @SMOLLM2
 def test_a_method_that_computes_with_the_targets_weights_is_refused(smollm2):
     with pytest.raises(Unsupported, match=r"weights are llama.cpp's alone, .*; use --runtime static$"):
+        smollm2.models["target"].get_input_embeddings()(torch.tensor([1]))
+    with pytest.raises(Unsupported, match=r"lends no layers of its cache, .*; use --runtime static$"):
         decode(build_alone(load_method("swift"), smollm2), [1, 2, 3], 8)
 
 
