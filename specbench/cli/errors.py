@@ -26,7 +26,9 @@ def user_errors() -> Iterator[None]:
     gc.enable()
     try:
         yield
-    except (UserError, OSError) as error:
+    except (UserError, OSError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not str(error).startswith("Symlink loop"):  # of `Path.resolve`
+            raise
         if isinstance(error, BrokenPipeError) and reader_has_gone():
             leave_closed_pipe()
         errors = PlainConsole(stderr=True, soft_wrap=True, highlight=False)

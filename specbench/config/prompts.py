@@ -10,7 +10,8 @@ from specbench.base.untrusted import MIB, parse_json, read_lines
 from specbench.config.prompt_forms import FORM, Prompt, prompt_of
 from specbench.config.specs import TaskInfo, TaskLine
 
-MOST_PROMPT = 16 * MIB  # bytes of a line
+MOST_PROMPT = 8 * MIB  # bytes of a line: two million tokens
+MOST_VALUES = 100_000  # of a line's JSON
 MOST_FILE = 256 * MIB  # bytes of all lines
 TAKEN = "average"  # the last rows of tables
 NEW_TOKENS = 256  # of an answer, unless the command line says otherwise
@@ -42,7 +43,7 @@ def read_file(path: Path) -> PromptsRead:
     unread: Counter[str] = Counter()
     columns: set[str] = set()
     for number, line in _lines(path):
-        value = parse_json(line, f"{path}, line {number}", FORM)
+        value = parse_json(line, f"{path}, line {number}", FORM, MOST_VALUES)
         prompt = prompt_of(value, f"{path}, line {number}", len(prompts))
         if prompt.id in places:
             raise UserError(

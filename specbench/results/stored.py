@@ -22,6 +22,7 @@ from specbench.results.check_manifest import Manifest
 from specbench.results.shard import SHARDS, Stretch
 
 NEEDED = {"schema", "plan", "models", "inputs", "requests", "generation", "headline", "environment"}
+MOST_NAME = 1000  # characters of a pair, a suite, a task or a method
 TABLES = ("samples", "rounds", "scores")
 
 
@@ -90,6 +91,12 @@ class StoredRun:
     def plan(self) -> Plan:
         plan = validated(Plan, self.manifest["plan"], f"{self.folder}/manifest.json: plan", "this run cannot be used")
         names = [spec.name for spec in plan.methods]
+        for name in (plan.pair.name, plan.suite, *names, *(line.task for line in plan.tasks)):
+            if len(name) > MOST_NAME:  # which no table or plot has room for
+                raise UserError(
+                    f"{self.folder}/manifest.json is damaged (the name {brief(name)!r} has {len(name)} characters); "
+                    "put a copy back"
+                )
         for name in (plan.baseline, *plan.baselines, *plan.baselines.values()):
             if name is not None and name not in names:
                 raise UserError(

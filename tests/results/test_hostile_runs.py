@@ -6,6 +6,7 @@ import fuzz_run
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from refusals import one_line_error
 from screens import call
 from synthetic import change_manifest
 
@@ -105,6 +106,26 @@ def test_plans_that_name_what_they_have_not(run, change, words):
     change_manifest(run, plan=plan | {"methods": plan["methods"] * 2})
     with pytest.raises(UserError, match="two methods have one name"):
         _ = StoredRun(run).plan
+
+
+@pytest.mark.parametrize("what", ["methods", "tasks", "pair"])
+def test_a_name_of_a_megabyte_is_refused(run, what):
+    plan = json.loads((run / "manifest.json").read_text())["plan"]
+    if what == "pair":
+        plan["pair"]["name"] = "x" * 2**20
+    else:
+        plan[what][0]["name" if what == "methods" else "task"] = "x" * 2**20
+    change_manifest(run, plan=plan)
+    with one_line_error("has 1048576 characters"):
+        _ = StoredRun(run).plan
+
+
+@pytest.mark.parametrize("command", ["show", "report", "compare", "plan", "plot depth", "run --resume"])
+def test_a_folder_that_links_to_itself_is_one_line(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    outcome = call(*command.split(), "loop")
+    assert outcome.exit_code == 2 and outcome.stderr.count("\n") == 1 and "loop" in outcome.stderr
 
 
 def test_a_task_without_its_metric(run):

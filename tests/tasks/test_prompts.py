@@ -90,8 +90,15 @@ def test_a_huge_line_is_not_read_to_its_end(tmp_path):
     with path.open("wb") as file:  # a gigabyte that takes no room on the disk
         file.write(b'{"prompt": "')
         file.truncate(10**9)
-    with one_line_error("line 1", f"more than {16 * 2**20} bytes"):
+    with one_line_error("line 1", f"more than {8 * 2**20} bytes"):
         read_prompts(path)
+
+
+def test_a_line_of_many_small_values_is_refused(tmp_path):
+    """A list takes 2 bytes in a line, and 60 in memory."""
+    (tmp_path / "asked.jsonl").write_text('{"prompt": "a", "more": [' + "[]," * 200_000 + "[]]}")
+    with one_line_error("line 1", "values"):
+        read_file(tmp_path / "asked.jsonl")
 
 
 def test_a_huge_file_of_short_lines_is_refused(tmp_path, monkeypatch):
