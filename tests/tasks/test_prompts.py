@@ -98,7 +98,7 @@ def test_a_line_of_many_small_values_is_refused(tmp_path):
     """A list takes 2 bytes in a line, and 60 in memory."""
     (tmp_path / "asked.jsonl").write_text('{"prompt": "a", "more": [' + "[]," * 200_000 + "[]]}")
     with one_line_error("line 1", "values"):
-        read_file(tmp_path / "asked.jsonl")
+        read_prompts(tmp_path / "asked.jsonl")
 
 
 def test_a_huge_file_of_short_lines_is_refused(tmp_path, monkeypatch):

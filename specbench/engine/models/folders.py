@@ -1,5 +1,6 @@
 """The folder of a model's files: where it lies or comes from, and what may be in it."""
 
+import os
 import re
 import stat
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ from specbench.base import hub
 from specbench.base.untrusted import BRIEF, brief, is_file, read_object
 from specbench.config import BUNDLED as BUNDLED_PREFIX
 from specbench.config import DATA, ModelSpec, UserError
+from specbench.engine.models.folder_limits import check_limits
 from specbench.engine.models.gguf_files import gguf_file, gguf_folder, is_gguf
 
 BUNDLED = DATA / "pairs" / "weights"
@@ -72,6 +74,7 @@ def model_folder(
     elif not folder.is_dir():
         raise UserError(f"cannot load {spec.model}: it is not a folder -- {NEEDED}")
     check_folder(folder, spec.model)
+    check_limits(folder, spec.model)
     return folder
 
 
@@ -185,7 +188,7 @@ def _check_links(folder: Path, name: str) -> None:
     home = folder.resolve()
     blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
     for path in sorted(folder.iterdir()):
-        end = path.resolve()
+        end = Path(os.path.realpath(path))  # also of links in a circle, which `resolve` raises for
         if path.is_symlink() and not (end.is_relative_to(home) or end.parent == blobs):
             raise UserError(f"{name}: {path.name} is a link out of the model's folder; put the file itself there")
         try:
