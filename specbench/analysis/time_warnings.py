@@ -91,6 +91,8 @@ def uneven_widths(run: StoredRun) -> Iterator[str]:
     if run.plan.batch > 1 or not run.manifest["models"]:  # times are shares, or of an engine that is not known
         return
     names = [spec.name for spec in run.plan.methods if spec.method in WHOLE]
+    if not names:
+        return
     alone = (pc.field("round") > 0) & ~pc.field("warmup") & (pc.field("target_forwards") == 1)
     columns = ["method", "drafted", "target_seconds"]
     rows = run.rounds().to_table(columns, alone & pc.field("method").isin(names)).to_pandas().dropna()
