@@ -6,7 +6,8 @@
 A pair whose models are GGUF files, weights in int4 or bfloat16, threads, and documents of each task of `everyday`; the
 defaults are those of `make bench`. The weights of all are those of the file: llama.cpp and GenAI read it (in bfloat16
 what llama.cpp writes of it); transformers and specbench dequantise it, and in int4 keep its levels. Tokens a second
-without the prefill: of each prompt, a text less a text of one token. Peers that are not installed are named.
+without the prefill: of each prompt, a text less a text of one token; with one thread by the processor's seconds, which
+other processes disturb less. Peers that are not installed are named.
 """
 
 import gc
@@ -94,6 +95,7 @@ def main(
             "commit": commit,
             "date": time.strftime("%Y-%m-%d"),
             "machine": environment.describe(pair.device),
+            "clock": "processor seconds of the process" if threads == "1" else "seconds",
             "file": pair.hashes["target"].get("file_sha256"),
             "weights": {runtime: on.hashes["target"].get("weights", bits) for runtime, on in pairs.items()},
             "prompts": len(prompts),
@@ -113,9 +115,10 @@ def over(seconds: Any, tokens: Any, mine: tuple[str, str], base: tuple[str, str]
 
 
 def timed(generate: Generate, prompt: list[int], count: int) -> tuple[float, list[int]]:
-    began = time.perf_counter()
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    began = clock()
     text = generate(prompt, count)
-    return time.perf_counter() - began, text
+    return clock() - began, text
 
 
 def chats(pair: Pair, documents: int) -> Iterator[list[int]]:
