@@ -27,6 +27,7 @@ from specbench.base.hub import offline
 from specbench.base.untrusted import brief, read_object
 from specbench.config import CACHED, PACKAGED, ModelSpec, UserError
 from specbench.engine.clock import free_memory
+from specbench.engine.models.gguf_header import check_header
 
 GGUF = ".gguf"
 ENDING = "generation_config.json"  # in the cached folder: the end tokens
@@ -52,6 +53,7 @@ def gguf_folder(spec: ModelSpec, dtype: torch.dtype | None, weights: bool = True
     """
     file = gguf_file(spec)
     status = file.stat()
+    _check_header(file, spec)
     digest = _digest(file, status.st_size, status.st_mtime_ns)
     if spec.sha256 and digest != spec.sha256:
         raise UserError(
@@ -176,6 +178,23 @@ def _save(file: Path, folder: Path, dtype: torch.dtype | None, ends: list[int], 
     model.save_pretrained(folder)
 
 
+def _check_header(file: Path, spec: ModelSpec) -> None:
+    """Raise UserError unless a file is GGUF with a header that can be true; weights are not read for it."""
+    with file.open("rb") as opened:
+        if opened.read(4) != b"GGUF":
+            raise UserError(f"cannot load {spec.model}: it is not a GGUF file; get the file again{_obtained(spec)}")
+    try:
+        check_header(file)
+    except ValueError as error:
+        raise _damaged(spec, error) from None
+
+
+def _damaged(spec: ModelSpec, error: Exception) -> UserError:
+    return UserError(
+        f"cannot load {spec.model}: the GGUF file is cut off or damaged ({brief(error)}); get it again{_obtained(spec)}"
+    )
+
+
 def _header(file: Path, spec: ModelSpec) -> tuple[str, list[int], list[int]]:
     """What a file says of itself: how many tensors have which type, in words; its end tokens; the sizes of its tensors.
 
@@ -185,9 +204,6 @@ def _header(file: Path, spec: ModelSpec) -> tuple[str, list[int], list[int]]:
         from gguf import GGUFReader
     except ImportError:
         raise UserError(f"{spec.model}: GGUF files are read by the package gguf; {INSTALL}") from None
-    with file.open("rb") as opened:
-        if opened.read(4) != b"GGUF":
-            raise UserError(f"cannot load {spec.model}: it is not a GGUF file; get the file again{_obtained(spec)}")
     try:
         reader = GGUFReader(file)
         types = Counter(tensor.tensor_type.name for tensor in reader.tensors)
@@ -195,10 +211,7 @@ def _header(file: Path, spec: ModelSpec) -> tuple[str, list[int], list[int]]:
         keys = [f"tokenizer.ggml.{kind}_token_id" for kind in ENDS]
         ends = [int(reader.fields[key].contents()) for key in keys if key in reader.fields]
     except Exception as error:  # a damaged file fails in any way within gguf
-        raise UserError(
-            f"cannot load {spec.model}: the GGUF file is cut off or damaged ({brief(error)}); get it again"
-            + _obtained(spec)
-        ) from None
+        raise _damaged(spec, error) from None
     if not sizes:
         raise UserError(f"cannot load {spec.model}: the GGUF file has no weights; it may be a vocabulary alone")
     return ", ".join(f"{count} {kind}" for kind, count in types.most_common()), list(dict.fromkeys(ends)), sizes
