@@ -31,6 +31,7 @@ def main() -> int:
         report, code = given.report or Path(folder) / "tests.xml", 0
         if not given.report:
             options = ["-q", "-n", "2", "--dist", "loadfile", "--max-worker-restart", "0", f"--junitxml={report}"]
+            options += ["-p", "asserted", "-o", "enable_assertion_pass_hook=true"]  # a test asserts something
             code = subprocess.run([sys.executable, "-m", "pytest", *options, *given.tests], cwd=ROOT).returncode
         counts, skipped = read(report)
     known = json.loads(given.out.read_text()) if given.out.is_file() else {}

@@ -64,7 +64,7 @@ def test_a_system_that_does_not_tell_its_memory(saved, monkeypatch):
         raise FileNotFoundError("/proc/meminfo")
 
     monkeypatch.setattr(room, "free_memory", untold)
-    load_pair(pair_of(saved), "cpu")
+    assert load_pair(pair_of(saved), "cpu").models
 
 
 def test_weights_that_are_too_large_to_be_mapped(saved, tmp_path):
