@@ -78,6 +78,5 @@ def test_a_suite_runs_on_the_bundled_pairs_and_on_the_papers(name: str) -> None:
 
 
 def test_the_methods_of_a_suite_have_settings_that_they_take() -> None:
-    for name in SUITES:
-        for spec in config.suite_methods(config.load_suite(name)):
-            config.validated(module(spec.method).Settings, spec.values, spec.name)
+    specs = [spec for name in SUITES for spec in config.suite_methods(config.load_suite(name))]
+    assert specs and all(config.validated(module(spec.method).Settings, spec.values, spec.name) for spec in specs)

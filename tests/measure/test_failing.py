@@ -193,7 +193,7 @@ def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(tmp_path):
         child.start()
     try:
         with claimed(tmp_path / "run"):
-            pass
+            assert child.is_alive()
     finally:
         child.kill()
         child.join()
