@@ -352,11 +352,11 @@ def first_sentence(path: Path) -> str:
 
 def cli_pages() -> dict[str, str]:
     """A page for each panel of `specbench --help`, and one that lists all commands."""
-    from specbench.cli import PANELS, app
+    from specbench.cli import app, panels
     from specbench.cli.analyze import all_analyses
 
     pages, overview = {}, [f"# The command line\n\n{app.info.help}\n"]
-    for panel, commands in (PANELS | {"Analyze": all_analyses()}).items():
+    for panel, commands in (panels() | {"Analyze": all_analyses()}).items():
         page = f"cli-{panel.lower()}"
         rows = [[f"[`{name_of(one)}`]({page}.md#{name_of(one)})", cell(paragraphs(one)[0])] for one in commands]
         overview.append(f"## {panel}\n\n{table(['command', 'what it does'], rows)}\n")

@@ -1,13 +1,12 @@
 """The plan of a run: all that decides what it does, resolved from a pair, a suite, methods and options."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, field_validator
 
 from specbench import config
-from specbench.base.arrivals import Arrivals
 from specbench.base.console import console
 from specbench.config import (
     BATCHED,
@@ -25,7 +24,7 @@ from specbench.config import (
 )
 from specbench.config.chosen import EACH, assigned, by_name, of_servers, swept, with_baselines
 from specbench.config.messages import OPTIONS
-from specbench.config.servers import SERVER, load_servers
+from specbench.config.specs import SERVER
 
 
 class Plan(Settings):
@@ -147,7 +146,7 @@ def resolve_plan(
         raise UserError("--time-documents is for runs in batches: add --batch, or leave it out")
     if prompts and (data_dir or options.get("split")):
         raise UserError("--prompts has documents of its own; leave out --data-dir and --split")
-    served = load_servers(servers)
+    served = _servers(servers)
     check_loops(served, options)
     if not (methods or suite_spec.methods or served):
         what = f"the suite {suite} brings no methods" if suite else "no methods are named"
@@ -186,6 +185,15 @@ def resolve_plan(
     return config.validated(Plan, fields | sampling | options, OPTIONS)
 
 
+def _servers(texts: Sequence[str]) -> list[MethodSpec]:
+    """The servers that a command line names. Raises UserError as `load_servers`."""
+    if not texts:
+        return []
+    from specbench.config.servers import load_servers
+
+    return load_servers(texts)
+
+
 def check_batches(runtime: str) -> None:
     """Raise UserError if a runtime computes no batches."""
     if runtime in RUNTIMES and runtime not in (*BATCHED, "auto"):
@@ -207,10 +215,12 @@ def documents(
     if suite:
         made = load_suite(suite, task_dir)
     elif prompts:
-        lines = config.prompt_lines(prompts, max_new_tokens)
+        from specbench.config.prompts import prompt_lines
+
+        lines = prompt_lines(prompts, max_new_tokens)
         made = SuiteSpec(name=prompts.stem, description="", tasks=lines, chat_template=True)
     else:
-        named = dict.fromkeys(task) if task or not task_dir else config.tasks_of_folder(task_dir)
+        named = dict.fromkeys(task or (_names_in(task_dir) if task_dir else ()))
         lines = config.checked_lines([TaskLine(task=name) for name in named], None, task_dir, "--task")
         groups = [name for name in named if not name.endswith((".yaml", ".yml")) and len(lines) > len(named)]
         title = "-".join(groups or [line.task for line in lines])
@@ -219,6 +229,13 @@ def documents(
         lines = tuple(line.model_copy(update={"max_new_tokens": max_new_tokens}) for line in made.tasks)
         made = made.model_copy(update={"tasks": lines})
     return made
+
+
+def _names_in(task_dir: Path) -> Iterable[str]:
+    """The tasks of a folder. Raises UserError as `tasks_of_folder`."""
+    from specbench.config.own_tasks import tasks_of_folder
+
+    return tasks_of_folder(task_dir)
 
 
 def check_loops(servers: Sequence[MethodSpec], options: dict[str, Any]) -> None:
@@ -231,6 +248,8 @@ def check_loops(servers: Sequence[MethodSpec], options: dict[str, Any]) -> None:
     if rate is None and options.get("arrivals"):
         raise UserError("--arrivals goes with --rate, the requests a second")
     if options.get("arrivals"):
+        from specbench.base.arrivals import Arrivals
+
         Arrivals.of(options["arrivals"])
 
 

@@ -15,7 +15,7 @@ from screens import call
 from typer.main import get_command
 
 from specbench import config
-from specbench.cli import PANELS, app, lm_eval_model
+from specbench.cli import app, lm_eval_model, panels
 from specbench.cli.analyze import all_analyses
 from specbench.report.columns import COLUMNS, DEPTH_COLUMNS
 from specbench.studies import ceilings, profile_pair
@@ -61,7 +61,7 @@ def examples() -> list[str]:
     """The command lines that the help of each command shows."""
     paragraphs = [
         part
-        for one in (*PANELS.values(), all_analyses())
+        for one in (*panels().values(), all_analyses())
         for command in one
         for part in inspect.getdoc(command).split("\n\n")
     ]

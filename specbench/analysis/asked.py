@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from specbench.config.servers import SERVER
+from specbench.config.specs import SERVER
 from specbench.results.stored import StoredRun
-from specbench.servers.engines import ENGINES
 
 FIELDS = ("system", "chat_template_kwargs", "extra_body")  # settings of a server that change what it is asked
 
@@ -42,6 +41,10 @@ def lines(unlike: Mapping[str, tuple[str, Sequence[str]]], runs: Sequence[Stored
 
 
 def _unsent(run: StoredRun) -> Iterator[str]:
+    if not run.plan.servers:
+        return
+    from specbench.servers.engines import ENGINES
+
     facts = run.manifest.get("servers")
     by_name: dict[str, Any] = facts if isinstance(facts, dict) else {}
     for spec in run.plan.servers:

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specbench.analysis import answers, metrics, totals, workers
+from specbench.analysis import answers, metrics, workers
 from specbench.analysis.pooled import ONCE, ROW, SETUP, Measured, measured
 from specbench.base import scores as of_scores
 from specbench.base import stats
 from specbench.base.folder import member
 from specbench.results import records
+from specbench.results.check_manifest import SERVED
 from specbench.results.stored import StoredRun
 
 AVERAGE = "average"
@@ -82,9 +83,11 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
     row |= rates.loc[key].to_dict() if key in rates.index else dict.fromkeys(rates, np.nan)
     if workers.unlike(mine):
         row |= dict.fromkeys(metrics.SPEEDS, np.nan)
-    parts = runs.totals.get(key, [])
-    row |= totals.served(parts)
-    if parts:
+    row |= dict.fromkeys(SERVED, np.nan)
+    if parts := runs.totals.get(key):
+        from specbench.analysis import totals
+
+        row |= totals.served(parts)
         row |= {name: value for name, value in totals.rates(parts).items() if math.isnan(row[name])}
     sums = mine[["C", "R"]].groupby("doc_id").sum(min_count=1)
     tokens = sums["C"].to_numpy(float), sums["R"].to_numpy(float)
@@ -220,8 +223,12 @@ def depth_table(runs: Measured) -> pd.DataFrame:
     for key in sorted(groups, key=lambda key: (tasks.index(key[:3]), runs.methods.index(key[3]))):
         table = metrics.acceptance_by_depth(groups[key])
         parts.append(_labelled(table, key))
-    counted = [(key, totals.depths(of_server)) for key, of_server in runs.totals.items() if key not in groups]
-    parts += [_labelled(table, key) for key, table in counted if len(table)]
+    for key, of_server in runs.totals.items():
+        if key not in groups:
+            from specbench.analysis import totals
+
+            parts.append(_labelled(totals.depths(of_server), key))
+    parts = [table for table in parts if len(table)]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*ROW, *metrics.DEPTH])
 
 

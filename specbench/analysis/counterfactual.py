@@ -19,7 +19,7 @@ from specbench.analysis.complementarity import pooled, quantiles
 from specbench.analysis.metrics import interval_columns, of_method
 from specbench.analysis.rejections import DOCUMENT, decided
 from specbench.analysis.trace import REJECTED, RESCUED
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.base.stats import Floats, Interval, resampled_rates
 from specbench.config import MethodSpec, UserError
 from specbench.results.stored import StoredRun

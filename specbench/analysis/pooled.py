@@ -7,10 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.analysis import answers, asked, metrics, roofline, totals, workers
+from specbench.analysis import answers, asked, metrics, roofline, workers
 from specbench.analysis.alike import check_alike, method_labels, pair_labels
 from specbench.config import UserError
-from specbench.results.importers.conditions import differences
 from specbench.results.stored import StoredRun
 
 SETUP = ["pair", "sampling"]
@@ -50,8 +49,12 @@ class Measured:
         """
         if baseline is not None and baseline not in self.methods:
             raise UserError(f"no method {baseline!r} in these runs; there are {', '.join(self.methods)}")
-        base = self.conditions.get(baseline or "", {})
-        alike = [name for name in self.methods if not differences(self.conditions.get(name, {}), base)]
+        alike = list(self.methods)
+        if self.conditions:
+            from specbench.results.importers.conditions import differences
+
+            base = self.conditions.get(baseline or "", {})
+            alike = [name for name in alike if not differences(self.conditions.get(name, {}), base)]
         baselines, unlike = _compared(dict.fromkeys(alike, baseline) if baseline else {}, self.asked)
         return replace(self, baselines=baselines, unlike=unlike)
 
@@ -112,7 +115,7 @@ def measured(
         # First of all scores: a run that is unfinished or damaged is refused by them.
         scores.append(labelled(metrics.headline_rows(run, unfinished)))
         metric |= run.headline()
-        for (task, name), parts in totals.totals(run).items():
+        for (task, name), parts in _told(run).items():
             row = pairs[number], run.sampling, task, labels[number][name]
             of_servers.setdefault(row, []).extend(parts)
         samples, rounds = run.samples([*metrics.TIMED, *workers.WHO, "prompt_tokens"]), run.rounds()
@@ -152,6 +155,15 @@ def _group(runs: Sequence[StoredRun]) -> str | None:
     """lm-eval's group that all tasks of all runs are of, if its score weighs them by their documents."""
     groups = {line.group for run in runs for line in run.plan.tasks}
     return groups.pop() if len(groups) == 1 else None
+
+
+def _told(run: StoredRun) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """What servers and other tools told of all requests together, by task and method."""
+    if not run.plan.servers and "imported" not in run.manifest:
+        return {}
+    from specbench.analysis.totals import totals
+
+    return totals(run)
 
 
 def _conditions(runs: Sequence[StoredRun], labels: Sequence[dict[str, str]]) -> dict[str, dict[str, Any]]:

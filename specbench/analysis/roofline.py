@@ -12,8 +12,6 @@ import numpy as np
 import pandas as pd
 
 from specbench.analysis import metrics
-from specbench.analysis.drafts import OVERLAPPING
-from specbench.analysis.forward_times import FEWEST
 from specbench.config import MethodSpec
 from specbench.results.ceilings import Ceilings
 from specbench.results.ceilings import read as read_ceilings
@@ -151,6 +149,9 @@ def recorded(run: StoredRun) -> pd.DataFrame:
     The forwards are those of vanilla, where the target reads one token, and of rounds in which the draft read one token
     for each token it drafted, after which the target read all of them and the token before.
     """
+    from specbench.analysis.drafts import OVERLAPPING
+    from specbench.analysis.forward_times import FEWEST
+
     samples = metrics.timed_samples(run.samples(["warmup", "finish", "prompt_tokens", "tokens"]))
     samples = samples.dropna(subset=["prompt_tokens", "tokens"])
     columns = ["method", "warmup", "round", "drafted", "target_forwards", "draft_forwards"]

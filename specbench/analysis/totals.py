@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.analysis.metrics import DEPTH
-from specbench.results.importers.vllm_bench import SERVED
+from specbench.results.check_manifest import SERVED
 from specbench.results.records import KEY as KEY_FIELDS
 from specbench.results.stored import StoredRun
 from specbench.servers.evidence import CHUNKS, COUNTERS, HISTOGRAM

@@ -1,61 +1,109 @@
-"""The commands: their options and help, and which function carries each one out.
-
-Nothing heavy is imported outside a command, so that help and lists answer at once.
-"""
+"""The command line: which function carries each command out. A command's module is imported when it is called."""
 
 import gc
 import os
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Option
+from typer.core import TyperGroup
+from typer.main import get_command_from_info
+from typer.models import CommandInfo
 
 from specbench.base.console import flush, leave_closed_pipe, say, stdout_file
-from specbench.cli import (
-    analyze,
-    check,
-    datastore,
-    measure,
-    needed,
-    new,
-    prepare,
-    project,
-    read,
-    recipes,
-    replay,
-    score,
-    serving,
-)
 
+# By panel of `specbench --help`, by command: the module in this package, and the function in it.
 PANELS = {
-    "Measure": (measure.run, measure.join, measure.sweep, score.score, serving.throughput, serving.load),
-    "Read": (
-        read.show,
-        read.compare,
-        read.tables,
-        read.plot,
-        read.report,
-        read.trace,
-        serving.serving,
-        read.list_,
-    ),
-    "Project": (project.profile, project.simulate, replay.replay, needed.plan),
-    "Prepare": (
-        new.new,
-        prepare.calibrate,
-        prepare.train,
-        datastore.build_datastore,
-        prepare.merge,
-        prepare.import_,
-        recipes.serve_recipe,
-    ),
-    "Check": (check.doctor, check.audit, check.bench),
+    "Measure": {
+        "run": "measure.run",
+        "join": "measure.join",
+        "sweep": "measure.sweep",
+        "score": "score.score",
+        "throughput": "serving.throughput",
+        "load": "serving.load",
+    },
+    "Read": {
+        "show": "read.show",
+        "compare": "read.compare",
+        "tables": "read.tables",
+        "plot": "read.plot",
+        "report": "read.report",
+        "trace": "read.trace",
+        "serving": "serving.serving",
+        "list": "read.list_",
+        "analyze": "analyze.group",
+    },
+    "Project": {
+        "profile": "project.profile",
+        "simulate": "project.simulate",
+        "replay": "replay.replay",
+        "plan": "needed.plan",
+    },
+    "Prepare": {
+        "new": "new.new",
+        "calibrate": "prepare.calibrate",
+        "train": "prepare.train",
+        "build-datastore": "datastore.build_datastore",
+        "merge": "prepare.merge",
+        "import": "prepare.import_",
+        "serve-recipe": "recipes.serve_recipe",
+    },
+    "Check": {"doctor": "check.doctor", "audit": "check.audit", "bench": "check.bench"},
 }
+PANEL_OF = {name: panel for panel, commands in PANELS.items() for name in commands}
+
+
+def function(name: str) -> Callable[..., None] | typer.Typer:
+    """What carries out a command, or the Typer application of a group of commands."""
+    module, attribute = PANELS[PANEL_OF[name]][name].split(".")
+    found: Callable[..., None] | typer.Typer = getattr(import_module(f"{__name__}.{module}"), attribute)
+    return found
+
+
+def panels() -> dict[str, list[Callable[..., None]]]:
+    """By panel the functions of its commands; groups of commands are left out."""
+    return {
+        panel: [found for name in commands if not isinstance(found := function(name), typer.Typer)]
+        for panel, commands in PANELS.items()
+    }
+
+
+class Modules(Mapping[str, Any]):
+    """The commands of PANELS by name; a look at one imports its module."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(PANEL_OF)
+
+    def __len__(self) -> int:
+        return len(PANEL_OF)
+
+    def __getitem__(self, name: str) -> Any:
+        found, panel = function(name), PANEL_OF[name]
+        if isinstance(found, typer.Typer):
+            command: Any = typer.main.get_command(found)
+            command.name, command.rich_help_panel = name, panel
+            return command
+        info = CommandInfo(name=name, callback=found, rich_help_panel=panel)
+        return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode="markdown")
+
+
+class Commands(TyperGroup):
+    """A list of the commands imports all their modules, a call the module of one."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes | {"commands": Modules()})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
 
 app = typer.Typer(
     name="specbench",
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
@@ -75,16 +123,6 @@ def common(
         bool, Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None: ...
-
-
-for panel, commands in PANELS.items():
-    for command in commands:
-        app.command(command.__name__.rstrip("_").replace("_", "-"), rich_help_panel=panel)(command)
-
-group = typer.Typer(cls=analyze.Analyses, no_args_is_help=True, rich_markup_mode="markdown", help=analyze.HELP)
-for command in analyze.ANALYSES:
-    group.command(command.__name__.replace("_", "-"))(command)
-app.add_typer(group, name="analyze", rich_help_panel="Read")
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
@@ -51,8 +51,10 @@ from specbench.cli.options import (
     known,
 )
 from specbench.config import PairSpec, UserError
-from specbench.measure.staffing import Staffing
 from specbench.permissions import permitted
+
+if TYPE_CHECKING:
+    from specbench.measure.staffing import Staffing
 
 
 def chosen_pair(pair: str, target: str | None, draft: str | None, usual: str = "pocket") -> str | PairSpec:
@@ -221,9 +223,11 @@ class Staffed:
     ray: Ray = None
     gpus_per_worker: GpusPerWorker = 1
 
-    def staffing(self) -> Staffing | None:
+    def staffing(self) -> "Staffing | None":
         """The workers; None for this process alone. Raises UserError for what only workers have."""
         if self.workers:
+            from specbench.measure.staffing import Staffing
+
             return Staffing(self.workers, self.ray, self.gpus_per_worker)
         if self.ray:
             raise UserError("--ray needs --workers: how many of the cluster's nodes or GPUs decode")

@@ -17,7 +17,7 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, po
 from tqdm import tqdm
 
 from specbench import config
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.engine.clock import Stopwatch
 from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import load_pair

@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -28,10 +28,12 @@ from specbench.cli.options import (
     known,
 )
 from specbench.config import UserError
-from specbench.measure.staffing import Staffing
 from specbench.permissions import permitted
 from specbench.plan import Plan, resolve_plan
 from specbench.results.shard import Shard
+
+if TYPE_CHECKING:
+    from specbench.measure.staffing import Staffing
 
 STOPPED = 130  # the exit code of a run that the user stopped
 MACHINE = ", ".join(key for key in MUST_AGREE if key != "versions")
@@ -238,17 +240,22 @@ def _carry_out(
     out: Path | None,
     resume: Path | None = None,
     shard: str | None = None,
-    staffing: Staffing | None = None,
+    staffing: "Staffing | None" = None,
 ) -> int:
     """Run a plan and print its table; returns the exit code. Imports take seconds, so they come here, after names."""
     if staffing and shard:
         raise UserError("--workers cuts the run itself; leave out --shard")
     part = Shard.parse(shard) if shard else None
-    from specbench.measure import command, pool
+    from specbench.measure import command
     from specbench.report import comparison
     from specbench.results.stored import StoredRun
 
-    finished = pool.run(plan, out, resume, staffing) if staffing else command.run(plan, out, resume, part)
+    if staffing:
+        from specbench.measure import pool
+
+        finished = pool.run(plan, out, resume, staffing)
+    else:
+        finished = command.run(plan, out, resume, part)
     if finished and (mine := StoredRun(finished).shard):
         say(f"{mine.shard} is done: {finished}; when all are done: specbench join {finished.parent.parent}")
         return 0

@@ -13,18 +13,10 @@ from specbench.cli.groups import Machine, Models, Staffed, with_groups
 from specbench.cli.options import AllowCodeExecution, RunOut, Set, known
 from specbench.config import UserError
 from specbench.permissions import permitted
+from specbench.results.importers import TOOLS
 from specbench.training import importers
 
-FILES = (
-    "spec-bench",
-    "vllm",
-    "sglang",
-    "aiperf",
-    "guidellm",
-    "speed-bench",
-    "specforge",
-)  # tools whose figures are read
-Tool = Enum("Tool", {name.replace("-", "_"): name for name in (*FILES, *importers.names())}, type=str)  # type: ignore[misc]
+Tool = Enum("Tool", {name.replace("-", "_"): name for name in (*TOOLS, *importers.names())}, type=str)  # type: ignore[misc]
 AllowConditions = Annotated[
     list[str] | None,
     Option(

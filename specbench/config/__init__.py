@@ -1,13 +1,13 @@
 """Pairs, methods and suites: YAML and command-line texts become validated, immutable settings."""
 
 from specbench.base.errors import UserError as UserError
-from specbench.config.change import baseline_of as baseline_of
-from specbench.config.change import check_settings as check_settings
-from specbench.config.change import grid as grid
-from specbench.config.change import parse_assignments as parse_assignments
-from specbench.config.change import parse_params as parse_params
-from specbench.config.change import suite_methods as suite_methods
-from specbench.config.change import variant as variant
+from specbench.config.chosen import baseline_of as baseline_of
+from specbench.config.chosen import check_settings as check_settings
+from specbench.config.chosen import grid as grid
+from specbench.config.chosen import parse_assignments as parse_assignments
+from specbench.config.chosen import parse_params as parse_params
+from specbench.config.chosen import suite_methods as suite_methods
+from specbench.config.chosen import variant as variant
 from specbench.config.load import DATA as DATA
 from specbench.config.load import PACKAGE as PACKAGE
 from specbench.config.load import SUITES as SUITES
@@ -24,9 +24,6 @@ from specbench.config.load import tasks as tasks
 from specbench.config.load import validated as validated
 from specbench.config.load import with_draft_device as with_draft_device
 from specbench.config.load import with_weights as with_weights
-from specbench.config.own_tasks import own_task as own_task
-from specbench.config.own_tasks import tasks_of_folder as tasks_of_folder
-from specbench.config.prompts import prompt_lines as prompt_lines
 from specbench.config.specs import BATCHED as BATCHED
 from specbench.config.specs import BUNDLED as BUNDLED
 from specbench.config.specs import CACHED as CACHED

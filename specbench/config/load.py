@@ -10,9 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from specbench.base.errors import UserError, did_you_mean
 from specbench.base.untrusted import read_mapping
-from specbench.config import lm_eval_tasks, own_methods, plugins
+from specbench.config import own_methods, plugins
 from specbench.config.messages import wrong_value
-from specbench.config.own_tasks import resolved_line, tasks_of_folder
 from specbench.config.specs import (
     BUNDLED,
     CACHED,
@@ -167,19 +166,29 @@ def checked_lines(
     Raises:
         UserError: a task does not exist or generates no text, or two files hold tasks of one name.
     """
-    files = tasks_of_folder(task_dir) if task_dir else {}
-    resolved = [resolved_line(line, home, files, where) for line in lines]
+    files: dict[str, Path] = {}
+    resolved = lines
+    if task_dir or any(line.file or line.own or line.task.endswith((".yaml", ".yml")) for line in lines):
+        from specbench.config.own_tasks import resolved_line, tasks_of_folder
+
+        files = tasks_of_folder(task_dir) if task_dir else {}
+        resolved = [resolved_line(line, home, files, where) for line in lines]
     known = (*files, *tasks())
-    checked = tuple(
-        each
-        for line in resolved
-        for each in ([line] if line.own or line.task in tasks() else lm_eval_tasks.lines_of(line, known))
-    )
+    checked = tuple(each for line in resolved for each in _expanded(line, known))
     sources: dict[str, str | None] = {}
     for line in checked:
         if sources.setdefault(line.task, line.file) != line.file:
             raise UserError(f"{where}: two different tasks are called {line.task}; rename the task of one file")
     return checked
+
+
+def _expanded(line: TaskLine, known: Sequence[str]) -> Sequence[TaskLine]:
+    """A line of a task that is known, or the lines of what only lm-eval knows."""
+    if line.own or line.task in tasks():
+        return (line,)
+    from specbench.config import lm_eval_tasks
+
+    return lm_eval_tasks.lines_of(line, tuple(known))
 
 
 def load_method(text: str) -> MethodSpec:

@@ -11,10 +11,8 @@ from pydantic import Field, field_validator, model_validator
 from specbench.base.errors import UserError, did_you_mean
 from specbench.base.untrusted import read_mapping
 from specbench.config.load import validated
-from specbench.config.specs import MethodSpec, Setting, Settings
+from specbench.config.specs import SERVER, MethodSpec, Setting, Settings
 
-SERVER = "server"  # as `MethodSpec.method`
-VANILLA = "vanilla"  # the name of the server that other servers' speedups are against
 # Fields of a request that settings of a run or of a server already say, and how.
 SET = dict.fromkeys(("model", "system", "chat_template_kwargs"), "it is a setting of the server beside extra_body")
 SET |= dict.fromkeys(("prompt", "messages", "stream", "stream_options", "stop"), "leave it out")

@@ -12,6 +12,7 @@ from specbench.base.hashes import short_hash
 # Ways to compute forwards; auto is what suits here.
 RUNTIMES = ("eager", "static", "graph", "openvino", "llamacpp", "auto")
 BATCHED = ("eager", "static")  # those that compute several texts at once
+SERVER = "server"  # as `MethodSpec.method`: another engine, over HTTP
 BUNDLED = "bundled:"
 PACKAGED, CACHED = "package:", "cache:"  # a GGUF file in an installed package, or in specbench's cache
 Scheme = Literal["int8", "int4", "fp8"]

@@ -4,8 +4,6 @@ import math
 
 from torch import Tensor, nn
 
-from specbench.engine.models.packed import Packed
-
 # The share of the spread of logits by which rounding may move them, by bytes of a number; norms of 8 compute in 4.
 TOLERANCE = {2: 0.2, 4: 0.01, 8: 0.01}
 
@@ -13,10 +11,9 @@ TOLERANCE = {2: 0.2, 4: 0.01, 8: 0.01}
 def tolerance(model: nn.Module) -> float:
     """How far two computations of a model's logits may be apart, as a share of their spread.
 
-    What enters a packed weight is rounded to two bytes.
+    What enters a weight in fewer bits may be rounded to fewer bytes than the weight's type has (`models.packed`).
     """
-    weights = list(model.parameters())
-    sizes = [2 if isinstance(weight, Packed) else weight.dtype.itemsize for weight in weights]
+    sizes = [getattr(weight, "computed_bytes", weight.dtype.itemsize) for weight in model.parameters()]
     return max(TOLERANCE.get(size, 0.0) for size in sizes)
 
 

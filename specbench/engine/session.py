@@ -14,7 +14,6 @@ from specbench.engine.ids import Fed, sender
 from specbench.engine.open_tree import NO_TREE, Tree
 from specbench.engine.penalties import OFF, Penalties
 from specbench.engine.prefix import Kept, Prefixes
-from specbench.engine.runtimes.away import Away
 from specbench.engine.runtimes.chains import Chain, Chaining
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.types import LAST as LAST
@@ -72,6 +71,8 @@ class Session:
         self.trees = trees
         self._runner = self.new_runner()
         if self.device != model.device:
+            from specbench.engine.runtimes.away import Away
+
             self._runner = Away(self._runner, model.device, self.device)
         own = type(self).forward is not Session.forward  # then the runner does not compute all that a forward does
         self._chaining = self._runner if isinstance(self._runner, Chaining) and not own else None

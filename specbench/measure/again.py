@@ -8,15 +8,19 @@ from specbench.measure.served import ServerCrew
 from specbench.measure.work import Progress, Work, chunks, shuffled
 from specbench.results import records
 from specbench.results.recorder import Recorder
-from specbench.results.unanswered import of_servers
+from specbench.results.stored import StoredRun
+from specbench.results.unanswered import of_servers, unanswered
 
 
-def ask_again(work: Work, recorder: Recorder, report: Callable[[Progress], bool]) -> bool:
+def ask_again(work: Work, recorder: Recorder, report: Callable[[Progress], bool], started: Callable[[], None]) -> bool:
     """Ask servers again what they failed to answer, and put what comes in its place; False if `report` stopped it.
 
-    They are asked at the run's pace, but not in turn with the other methods. Turns of a conversation go on from the
-    answers on record. If it is stopped, nothing is replaced.
+    `started` is called if there is something to ask. They are asked at the run's pace, but not in turn with the other
+    methods. Turns of a conversation go on from the answers on record. If it is stopped, nothing is replaced.
     """
+    if not unanswered(StoredRun(recorder.folder)):
+        return True
+    started()
     names = list(work.clients)
     table = records.read_rows(recorder.folder, "samples", COLUMNS).to_pandas()
     table = table[~table.warmup & table.method.isin(names)]

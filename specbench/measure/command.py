@@ -19,13 +19,11 @@ from specbench import config, permissions
 from specbench.base import files
 from specbench.base.console import RunProgress, console, say, warn
 from specbench.config import UserError
-from specbench.methods import module, with_defaults
-from specbench.methods.own import check_unchanged
+from specbench.methods import check_unchanged, module, with_defaults
 from specbench.plan import Plan
 from specbench.results.lock import unused
 from specbench.results.shard import Shard
 from specbench.results.stored import StoredRun
-from specbench.results.unanswered import unanswered
 
 if TYPE_CHECKING:
     from specbench.engine.models.pair import Pair
@@ -55,7 +53,7 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, shard: Shard |
         if plan:
             check_same(with_defaults(plan), stored, resume)
         permissions.check_loading(stored)
-        if _is_whole(resume) and not unanswered(StoredRun(resume)):
+        if _is_whole(resume) and not _unanswered(StoredRun(resume)):
             say(f"{resume} is finished: nothing is left to decode", "dim")
             return resume
         if plan is None:
@@ -181,6 +179,15 @@ def _importing() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def _unanswered(run: StoredRun) -> bool:
+    """True if a run is to ask servers again for what they failed to answer."""
+    if not run.plan.servers:
+        return False
+    from specbench.results.unanswered import unanswered
+
+    return unanswered(run) > 0
 
 
 def _is_whole(folder: Path) -> bool:

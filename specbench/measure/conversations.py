@@ -10,7 +10,6 @@ from specbench.measure.prompts import encode
 from specbench.measure.work import Work
 from specbench.results import records
 from specbench.tasks.harness import Request
-from specbench.tasks.prompts import PromptFile
 
 # By method: the request with its own prompt, and that prompt's token ids, or a text that says why there are none.
 Prompts: TypeAlias = Mapping[str, tuple[Request, list[int] | str]]
@@ -62,8 +61,10 @@ class Conversations:
         answers = self.answers(name, request)
         if len(answers) < request.turn:
             return request, f"{name} gave no answer to an earlier turn, so there is no conversation to go on with"
+        from specbench.tasks.prompts import PromptFile
+
         tasks = self._work.tasks
-        assert isinstance(tasks, PromptFile)
+        assert isinstance(tasks, PromptFile)  # no other documents have turns
         text = tasks.prompt(request, answers)
         ids = encode(self._work.pair, text)
         with_answers = replace(request, prompt=text, prompt_hash=short_hash(text))

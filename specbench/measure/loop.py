@@ -16,8 +16,6 @@ from specbench.base.console import warn
 from specbench.engine.clock import now
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method
-from specbench.measure.again import ask_again
-from specbench.measure.batches import Batches
 from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import mark_divergence
 from specbench.measure.forecast import Forecast
@@ -32,7 +30,6 @@ from specbench.results.recorder import Recorder
 from specbench.results.shard import Shard
 from specbench.results.spent import TOTAL
 from specbench.results.stored import StoredRun
-from specbench.results.unanswered import unanswered
 from specbench.tasks.harness import Request
 
 
@@ -73,9 +70,10 @@ def execute(
         origin = environment.origin(work.pair.device) | {"worker": number}
         recorder = Recorder(folder, warn, work.begins_task, work.span.start, origin)
         work.keep_prompts(folder)
-        if recorder.merged and work.clients and unanswered(StoredRun(folder)):
-            started()
-            if not ask_again(work, recorder, report):
+        if recorder.merged and work.clients:
+            from specbench.measure.again import ask_again
+
+            if not ask_again(work, recorder, report, started):
                 return False
         if not recorder.merged and recorder.done() < work.span.stop:
             started()
@@ -100,7 +98,11 @@ def decode_all(work: Work, recorder: Recorder, report: Callable[[Progress], bool
     first, last = recorder.done(), work.span.stop
     forecast = Forecast(work, first)
     single = OneByOne(work, recorder, forecast)
-    batches = Batches(work, recorder, forecast) if work.plan.batch > 1 or work.clients else None
+    batches = None
+    if work.plan.batch > 1 or work.clients:
+        from specbench.measure.batches import Batches
+
+        batches = Batches(work, recorder, forecast)
     gc.collect()
     gc.freeze()
     for chunk in chunks(work):

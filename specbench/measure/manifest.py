@@ -14,7 +14,7 @@ from specbench.config.generation import unused
 from specbench.engine.models.cost import facts
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method
-from specbench.methods.own import code_hashes
+from specbench.methods import code_hashes
 from specbench.plan import Plan
 from specbench.results import ceilings, records, same_models
 from specbench.results.stored import StoredRun, runtime_text

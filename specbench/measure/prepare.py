@@ -22,19 +22,15 @@ from specbench.engine.runtimes.choose import AUTO
 from specbench.engine.runtimes.types import Runtime, Unsupported
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Additive, Calibrated, Foresighted, Method, Sampling, Watch
-from specbench.measure.clients import check_same_servers, check_served, connect
 from specbench.measure.manifest import check_models, check_same, manifest
 from specbench.measure.prompts import check_lengths, encode_all, load_tasks
-from specbench.measure.room import check_room, demand
-from specbench.measure.shards import stretch
 from specbench.measure.work import Work
 from specbench.methods import module
 from specbench.plan import Plan
 from specbench.results.shard import Shard, Stretch
 from specbench.results.stored import StoredRun, runtime_of
 from specbench.tasks import code
-from specbench.tasks.harness import Request
-from specbench.tasks.prompts import PromptFile
+from specbench.tasks.harness import Request, Tasks
 
 TRIAL_ROOM = 256  # positions left for drafts when a runtime is tried
 WARMUP_ROUNDS = 3  # that each method decodes when a task begins
@@ -52,7 +48,10 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     for line in plan.tasks:
         if line.file:
             permissions.check_task_file(Path(line.file))
-    check_served(plan)
+    if plan.servers:
+        from specbench.measure.clients import check_same_servers, check_served, connect
+
+        check_served(plan)
     pair = pair or load_models(plan)
     tasks = load_tasks(plan, pair)
     requests = tasks.requests()
@@ -81,6 +80,8 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
         together = [
             spec for spec in plan.methods if spec.name in methods and not why_alone(spec.name, methods[spec.name])
         ]
+        from specbench.measure.room import check_room, demand
+
         needed = {spec.name: demand(pair, partial(build_alone, spec)) for spec in together}
         check_room(pair, needed, plan.batch, longest)
     check_lengths(requests, prompts, pair, max((method.reach for method in methods.values()), default=0))
@@ -92,23 +93,32 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
 
     runs_code = code.code_execution(plan)
     facts = manifest(plan, pair, requests, prompts, methods, shared, why) | {"left_out": tasks.left_out}
-    clients = connect(plan) if folder else {}
+    clients = connect(plan) if folder and plan.servers else {}
     facts |= {"servers": {name: client.facts for name, client in clients.items()}} if clients else {}
     facts |= {"code_execution": runs_code} if runs_code else {}
     facts |= {"memory_loaded": peak_memory(pair.device)} if pair.models else {}
     facts |= {"leaks": leaks} if (leaks := leaked(methods, requests)) else {}
-    facts |= {"prompts": tasks.places(), "unread_keys": tasks.unread} if isinstance(tasks, PromptFile) else {}
+    if not isinstance(tasks, Tasks):
+        facts |= {"prompts": tasks.places(), "unread_keys": tasks.unread}
     span = range(plan.repeats * len(requests))
     work = Work(plan, pair, tasks, requests, prompts, shared, stopwatch, methods, sampling, span, clients)
-    if own := Stretch.of(stored) if stored else shard and stretch(work, shard):
+    if own := Stretch.of(stored) if stored else shard and _stretch(work, shard):
         work, facts = replace(work, span=own.documents), facts | {"shard": own.facts()}
     if stored and folder:
         check_same(stored, facts, folder)
-        check_same_servers(stored.get("servers", {}), facts.get("servers", {}))
+        if plan.servers:
+            check_same_servers(stored.get("servers", {}), facts.get("servers", {}))
     elif folder:
         with Folder.at(folder) as place:
             place.write_json("manifest.json", facts)
     return work
+
+
+def _stretch(work: Work, shard: Shard) -> Stretch:
+    """The documents of a new shard. Raises UserError if the run cannot be cut so."""
+    from specbench.measure.shards import stretch
+
+    return stretch(work, shard)
 
 
 def load_models(plan: Plan, runtime: str | None = None) -> Pair:

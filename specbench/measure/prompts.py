@@ -12,7 +12,6 @@ from specbench.plan import Plan
 from specbench.results.stored import StoredRun
 from specbench.tasks import code
 from specbench.tasks.harness import DataUnavailable, Request, TaskChoice, Tasks
-from specbench.tasks.prompts import PromptFile
 
 
 def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
@@ -22,6 +21,8 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
         UserError: a task or its data does not exist, or cannot be used.
     """
     if plan.prompts:
+        from specbench.tasks.prompts import PromptFile
+
         limits = {line.task: line.max_new_tokens or plan.info(line.task).max_new_tokens for line in plan.tasks}
         chat = chat_of(pair) if pair and plan.chat_template and pair.tokenizer.chat_template else None
         return PromptFile(Path(plan.prompts), list(limits), plan.limit, limits, chat, plan.system_instruction)
@@ -50,7 +51,7 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
         raise UserError(" ".join(str(error).split())) from None
 
 
-def stored_requests(run: StoredRun, pair: Pair, tasks: Documents | None = None) -> list[Request]:
+def stored_requests(run: StoredRun, pair: Pair, tasks: "Documents | None" = None) -> list[Request]:
     """The requests of a run, to read its texts again; `tasks`: if they are loaded already.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from specbench.base import environment
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.engine.clock import Lap, Stopwatch, peak_memory
 from specbench.engine.generate import Ending, Limits, decode_text, worth
 from specbench.engine.models.pair import Pair

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from specbench.base.arrivals import POISSON, Arrivals
 from specbench.base.console import warn
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
 from specbench.measure.conversations import Conversations

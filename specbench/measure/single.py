@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 import torch
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.config import MethodSpec, UserError
 from specbench.engine.clock import Stopwatch
 from specbench.engine.generate import Ending, Limits, decode_text

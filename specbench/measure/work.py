@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specbench.base.folder import Folder
 from specbench.engine.clock import Stopwatch
@@ -14,11 +14,13 @@ from specbench.measure.spent import Spent
 from specbench.plan import Plan
 from specbench.results import documents
 from specbench.results.documents import Document
-from specbench.servers.client import Client
 from specbench.tasks.harness import Request, Tasks
-from specbench.tasks.prompts import PromptFile
 
-Documents = Tasks | PromptFile
+if TYPE_CHECKING:
+    from specbench.servers.client import Client
+    from specbench.tasks.prompts import PromptFile
+
+Documents: TypeAlias = "Tasks | PromptFile"  # without scores
 TURNS = 8  # a chunk has so many documents for each row of a batch
 
 
@@ -36,7 +38,7 @@ class Work:
     methods: dict[str, Method]
     sampling: Sampling
     span: range  # the documents to decode: all, or those of a shard
-    clients: dict[str, Client] = field(default_factory=dict)  # of servers, by name
+    clients: "dict[str, Client]" = field(default_factory=dict)  # of servers, by name
     spent: Spent = field(default_factory=Spent)  # where the time goes
 
     @property

@@ -6,6 +6,7 @@ same name in suites/methods/, or both in a folder of the extras, found by an ent
 
 import importlib
 import re
+from collections.abc import Mapping
 from functools import cache
 from keyword import iskeyword
 from pathlib import Path
@@ -16,7 +17,6 @@ from specbench import config
 from specbench.base.errors import UserError
 from specbench.config import MethodSpec, Setting, load_method, plugins, validated
 from specbench.config.own_methods import is_own
-from specbench.methods import own
 from specbench.plan import Plan
 
 FOLDER = Path(__file__).parent
@@ -38,7 +38,30 @@ def module(name: str) -> ModuleType:
     Raises:
         UserError: no method has the name, or it is an own one that must not or cannot be imported.
     """
-    return own.module(name) if is_own(name) else _shipped(name)
+    if not is_own(name):
+        return _shipped(name)
+    from specbench.methods import own
+
+    return own.module(name)
+
+
+def code_hashes(spec: MethodSpec) -> dict[str, str]:
+    """The hash of an own method's file, for the manifest; nothing for a method of specbench."""
+    if not is_own(spec.method):
+        return {}
+    from specbench.methods import own
+
+    return {"code": own.digest(spec.method)}
+
+
+def check_unchanged(spec: MethodSpec, recorded: Mapping[str, str]) -> None:
+    """Check, before it is imported, that an own method's file is the one of a run; `recorded` are the run's hashes.
+
+    Raises:
+        UserError: it has changed, or is gone.
+    """
+    if any(recorded.get(name, value) != value for name, value in code_hashes(spec).items()):
+        raise UserError(f"{spec.method} has changed since the run began; put the old file back, or start a new run")
 
 
 def stem_of(name: str) -> str:
@@ -84,6 +107,6 @@ def with_defaults(plan: Plan) -> Plan:
 def _with_defaults(spec: MethodSpec) -> MethodSpec:
     if not is_own(spec.method):
         return spec
-    values = validated(own.module(spec.method).Settings, spec.values, spec.name).model_dump(mode="json")
+    values = validated(module(spec.method).Settings, spec.values, spec.name).model_dump(mode="json")
     added = {key: Setting(value=value, source="default") for key, value in values.items() if key not in spec.settings}
     return spec.model_copy(update={"settings": {**spec.settings, **added}})

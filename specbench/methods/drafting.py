@@ -1,6 +1,6 @@
 """What all methods that draft from a model share: settings for the draft lengths and the draft's output layer."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -10,11 +10,13 @@ from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.lengths import Lengths
-from specbench.engine.models.draft_output import Output
 from specbench.engine.models.pair import Pair
 from specbench.engine.speculate import Speculative
 from specbench.engine.types import Combination, Sampling, Watch
-from specbench.methods import module, names_with, own
+from specbench.methods import code_hashes, module, names_with
+
+if TYPE_CHECKING:
+    from specbench.engine.models.draft_output import Output
 
 FIXED = "fixed"
 FULL = "full"
@@ -132,7 +134,7 @@ def model_drafter(settings: DraftSettings, pair: Pair, watch: Watch) -> ModelDra
     return lighter_drafter(load_output(settings.output, pair), pair, watch, lengths, eos_ids)
 
 
-def load_output(name: str, pair: Pair) -> Output:
+def load_output(name: str, pair: Pair) -> "Output":
     """The draft model with the output layer of a method, by the method's name or its YAML."""
     spec = config.load_method(name)
     method = module(spec.method)
@@ -146,11 +148,11 @@ def load_output(name: str, pair: Pair) -> Output:
 
 def _code(setting: str, spec: config.MethodSpec) -> dict[str, str]:
     """The hash of an own method's file that a setting names, by a name of its own."""
-    return {f"{setting} {name}": value for name, value in own.code_hashes(spec).items()}
+    return {f"{setting} {name}": value for name, value in code_hashes(spec).items()}
 
 
 def lighter_drafter(
-    output: Output,
+    output: "Output",
     pair: Pair,
     watch: Watch,
     lengths: Lengths | None = None,

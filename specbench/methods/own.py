@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -15,8 +15,7 @@ from pydantic import BaseModel
 from specbench import permissions
 from specbench.base.errors import UserError
 from specbench.base.hashes import short_hash
-from specbench.config import MethodSpec
-from specbench.config.own_methods import ENTRY, entries, is_own
+from specbench.config.own_methods import ENTRY, entries
 
 
 def module(method: str) -> ModuleType:
@@ -26,26 +25,11 @@ def module(method: str) -> ModuleType:
         UserError: the command line does not name it, it cannot be imported, or it is not a method.
     """
     permissions.check_entry_point(method, f"the method {method}")
-    return _imported(method, _digest(method))
-
-
-def code_hashes(spec: MethodSpec) -> dict[str, str]:
-    """The hash of an own method's file, for the manifest; nothing for a method of specbench."""
-    return {"code": _digest(spec.method)} if is_own(spec.method) else {}
-
-
-def check_unchanged(spec: MethodSpec, recorded: Mapping[str, str]) -> None:
-    """Check, before it is imported, that an own method's file is the one of a run; `recorded` are the run's hashes.
-
-    Raises:
-        UserError: it has changed, or is gone.
-    """
-    if any(recorded.get(name, value) != value for name, value in code_hashes(spec).items()):
-        raise UserError(f"{spec.method} has changed since the run began; put the old file back, or start a new run")
+    return _imported(method, digest(method))
 
 
 @cache
-def _imported(method: str, digest: str) -> ModuleType:
+def _imported(method: str, content: str) -> ModuleType:
     """The same, once for each content of its file."""
     name = method.removeprefix(ENTRY)
     try:
@@ -61,7 +45,7 @@ def _imported(method: str, digest: str) -> ModuleType:
         raise UserError(f"{name}: Settings must be a class derived from specbench.config.Settings")
     if not callable(imported.build):
         raise UserError(f"{name}: build must be a function build(settings, pair, watch)")
-    if digest:
+    if content:
         permissions.tell(f"method: {name} from {getattr(imported, '__file__', None) or 'no file'}")
     return imported
 
@@ -98,7 +82,7 @@ def _without_current_folder() -> Iterator[None]:
         sys.path[:] = before
 
 
-def _digest(method: str) -> str:
+def digest(method: str) -> str:
     """16 hexadecimal digits of the file of an own method; of an entry point those of its module's file."""
     if method.startswith(ENTRY):
         name = method.removeprefix(ENTRY)

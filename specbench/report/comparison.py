@@ -6,30 +6,22 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.analysis import by_worker, pooled
 from specbench.analysis import compare as compared
-from specbench.analysis.texts import load_decode
-from specbench.analysis.trace import document_scores, find_sample
-from specbench.analysis.trace import trace as trace_of
+from specbench.analysis import pooled
 from specbench.base import files
 from specbench.base.console import console, plain, say, warn
 from specbench.base.folder import member
 from specbench.config import UserError
 from specbench.report import tables
-from specbench.report.columns import DEPTH_COLUMNS, WORKER_COLUMNS
+from specbench.report.columns import DEPTH_COLUMNS, WORKER_COLUMNS, Column
 from specbench.report.divergence import FAULT, faulty
 from specbench.report.finding import print_lines
 from specbench.report.notes import beyond_tau, condition, how_much, legend, notes_of, origins, titles, unsure, warnings
-from specbench.report.views.trace import print_trace
 from specbench.report.words import sentences
 from specbench.results.records import write_frame
 from specbench.results.stored import StoredRun
 
-# Tables with columns of their own, by what --by is.
-OTHER = {
-    "depth": (compared.depth_table, DEPTH_COLUMNS),
-    "worker": (by_worker.table, WORKER_COLUMNS),
-}
+OTHER = ("depth", "worker")  # values of --by whose tables have columns of their own
 
 
 def finish(folder: Path) -> int:
@@ -97,8 +89,7 @@ def compare(
     if sort:
         summary = tables.sort(summary, sort)
     if by in OTHER:
-        make, shown_columns = OTHER[by]
-        shown = make(measured)
+        shown, shown_columns = _other(by, measured)
         text = "" if format == "parquet" else tables.render_other(shown, shown_columns, format, console.width)
     else:
         shown = tables.raw_columns(summary, columns)
@@ -115,6 +106,15 @@ def compare(
     if out:
         say(f"written: {out}")
     return summary
+
+
+def _other(by: str, measured: pooled.Measured) -> tuple[pd.DataFrame, Sequence[Column]]:
+    """The table of a value of --by in OTHER, and its columns."""
+    if by == "depth":
+        return compared.depth_table(measured), DEPTH_COLUMNS
+    from specbench.analysis import by_worker
+
+    return by_worker.table(measured), WORKER_COLUMNS
 
 
 def report(folders: Sequence[Path], out: Path, allowed: Sequence[str] = ()) -> None:
@@ -134,6 +134,11 @@ def report(folders: Sequence[Path], out: Path, allowed: Sequence[str] = ()) -> N
 
 def trace(folder: Path, task: str, doc_id: int, methods: Sequence[str]) -> None:
     """Print one text, or two side by side, by where each token came from. Raises UserError if it is not there."""
+    from specbench.analysis.texts import load_decode
+    from specbench.analysis.trace import document_scores, find_sample
+    from specbench.analysis.trace import trace as trace_of
+    from specbench.report.views.trace import print_trace
+
     run = StoredRun(folder)
     drafting = [spec.name for spec in run.plan.methods if spec.name != run.plan.against(spec.name)]
     chosen = list(methods) or drafting[:1] or [spec.name for spec in run.plan.methods][:1]

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.analysis import asked, metrics, pooled, time_warnings, totals
 from specbench.analysis import compare as compared
+from specbench.analysis import asked, metrics, pooled, time_warnings
 from specbench.base.untrusted import brief
 from specbench.config import UserError
 from specbench.config.generation import unused_words
 from specbench.report.divergence import divergence_lines
-from specbench.report.unanswered import unanswered_lines
-from specbench.results.importers import origin
 from specbench.results.stored import StoredRun, runtime_of
 
 MOST_KEYS = 6  # of a file of prompts that a line names
@@ -31,8 +29,7 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
     """What is wrong with the figures, or may be."""
     yield from divergence_lines(runs)
     yield from measured.mismatches
-    named = ", ".join(dict.fromkeys(row[-1] for row, parts in measured.totals.items() if totals.counted(parts)))
-    if named:
+    if named := _counted(measured):
         yield f"accept, α and τ of {named} are a server's totals: what came after the end of a text counts too"
     yield from unaccepted(summary)
     yield from unrescued(summary, runs)
@@ -49,7 +46,10 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
     if summary.errors.any():
         failed = int(summary[summary.task != compared.AVERAGE].errors.sum())
         yield f"failed samples: {failed}; the column `error` of samples.parquet says why"
-    yield from unanswered_lines(runs)
+    if any(run.plan.servers for run in runs):
+        from specbench.report.unanswered import unanswered_lines
+
+        yield from unanswered_lines(runs)
     for row in summary[summary.drift.abs() > metrics.DRIFT_BOUND].drop_duplicates(["task", "baseline"]).itertuples():
         if row.task != compared.AVERAGE:
             baselines = _baselines(summary)
@@ -152,6 +152,15 @@ def titles(runs: Sequence[StoredRun]) -> list[str]:
     return [f"{name}: {description}" if description else name for name, description in pairs]
 
 
+def _counted(measured: pooled.Measured) -> str:
+    """The methods whose rounds a server counted, of all requests together."""
+    if not measured.totals:
+        return ""
+    from specbench.analysis.totals import counted
+
+    return ", ".join(dict.fromkeys(row[-1] for row, parts in measured.totals.items() if counted(parts)))
+
+
 def condition(first: StoredRun, summary: pd.DataFrame) -> str:
     """What the figures were measured on."""
     machine, models = first.manifest["environment"], first.manifest["models"]
@@ -192,6 +201,8 @@ def origins(runs: Sequence[StoredRun]) -> Iterator[str]:
         files = imported.get("files") if isinstance(imported, dict) else []
         for file in files if isinstance(files, list) else []:
             if isinstance(file, dict):
+                from specbench.results.importers import origin
+
                 yield f"{file.get('method')} ({file.get('file')}): {origin.time_and_host(file)}"
 
 

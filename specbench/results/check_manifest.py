@@ -8,6 +8,11 @@ Size: TypeAlias = Annotated[int, Field(ge=0, lt=2**62)]
 Place: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 Speed: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
+# What totals of a server have besides counts. Seconds are the client's, in ms: time to first token, time per output
+# token, between tokens, and of the whole request.
+LATENCIES = [f"{kind}_{what}_ms" for what in ("ttft", "tpot", "itl", "e2el") for kind in ("mean", "median", "p99")]
+SERVED = ["request_throughput", "output_throughput", *LATENCIES]
+
 
 class Section(BaseModel):
     """A part of a manifest; keys that are not read may hold anything."""

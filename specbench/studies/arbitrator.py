@@ -13,7 +13,7 @@ from specbench.analysis.metrics import of_method
 from specbench.analysis.rejections import DOCUMENT
 from specbench.analysis.trace import REJECTED, RESCUED
 from specbench.base.console import progress
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.config import UserError
 from specbench.methods.collaborative.cospec import CoSpec, Learned
 from specbench.results.stored import StoredRun

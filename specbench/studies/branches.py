@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 
 from specbench.analysis.counterfactual import STATE, State
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.config import MethodSpec, UserError
 from specbench.engine.generate import Ending, Limits, decode_text, worth
 from specbench.engine.session import Unwatched

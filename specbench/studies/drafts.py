@@ -17,7 +17,8 @@ from specbench.analysis import compare, pooled
 from specbench.analysis.drafts import recorded_rounds
 from specbench.analysis.metrics import interval_columns
 from specbench.base import stats
-from specbench.config import MethodSpec, ModelSpec, PairSpec, UserError, load_method, prompt_lines
+from specbench.config import MethodSpec, ModelSpec, PairSpec, UserError, load_method
+from specbench.config.prompts import prompt_lines
 from specbench.engine.types import Sampling
 from specbench.measure import command
 from specbench.measure.prepare import load_models_of

@@ -3,7 +3,6 @@
 from specbench import permissions
 from specbench.config import UserError
 from specbench.plan import Plan
-from specbench.tasks import sandbox
 
 
 def code_execution(plan: Plan) -> dict[str, str] | None:
@@ -14,6 +13,8 @@ def code_execution(plan: Plan) -> dict[str, str] | None:
     tasks = [line.task for line in plan.tasks if plan.info(line.task).runs_code]
     if not tasks:
         return None
+    from specbench.tasks import sandbox  # here and below: few tasks run code
+
     isolation = sandbox.isolation()
     if permissions.code_execution_allowed():
         return {"allowed_by": "flag", "isolation": isolation.name}
@@ -37,6 +38,10 @@ def may_run_code(plan: Plan) -> bool:
 
 def check_code(plan: Plan) -> None:
     """Called before anything is decoded: warn if scoring is not fully isolated. Raises UserError without permission."""
-    isolation = sandbox.isolation() if code_execution(plan) else None
-    if isolation and not isolation.complete:
+    if not code_execution(plan):
+        return
+    from specbench.tasks import sandbox
+
+    isolation = sandbox.isolation()
+    if not isolation.complete:
         permissions.tell(f"WARNING: {isolation.missing}", "bold yellow")

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from specbench.tasks.sandbox.jail import die_with_parent
-
 ANSWER_SECONDS = 60.0  # lm-eval's own limits of single steps come to 20
 MEMORY_BYTES = 4 << 30  # beyond what this process has
 
@@ -97,6 +95,8 @@ def _child(function: Callable[..., Any]) -> Child:
 
 
 def _work(pipe: Connection, function: Callable[..., Any]) -> None:
+    from specbench.tasks.sandbox.jail import die_with_parent  # in the child alone
+
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this process
     with open("/proc/self/statm") as file:

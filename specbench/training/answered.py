@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.engine.models.cost import facts
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair

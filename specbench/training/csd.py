@@ -13,7 +13,7 @@ from specbench import config
 from specbench.analysis.rejections import REJECTED, RESCUED, decided, drafting
 from specbench.base import files
 from specbench.base.console import note, say
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.base.untrusted import read_lines, text_of
 from specbench.config import UserError
 from specbench.engine.accept import exact

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from specbench.base.console import note
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.config import SUITES, TaskLine, UserError, task_info
 from specbench.engine.generate import Ending, Limits
 from specbench.engine.models.pair import Pair

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from specbench.base.console import console, note, progress, say
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.config import validated
 from specbench.engine.models.draft_heads import DraftHeads, ResidualBlock
 from specbench.engine.sampling import wide

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
 from specbench.base.console import note, progress, say
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.config import UserError, validated
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.exit_adapter import ExitAdapter

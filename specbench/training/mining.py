@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.engine.generate import finish
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair

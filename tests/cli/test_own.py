@@ -9,7 +9,8 @@ import pytest
 from cases import mostly_long
 from command_line import call, refused
 
-from specbench.config import TaskLine, own_pair, own_task
+from specbench.config import TaskLine, own_pair
+from specbench.config.own_tasks import own_task
 from specbench.results.stored import StoredRun
 
 here, folders = command_line.here, command_line.folders  # every test works in an empty folder

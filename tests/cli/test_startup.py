@@ -95,6 +95,30 @@ def test_a_command_imports_only_what_it_needs(imported, command):
     assert imported[command] == COMMANDS[command]
 
 
+FILES = """
+import sys
+from typer.testing import CliRunner
+from specbench.cli import app
+result = CliRunner().invoke(app, sys.argv[1:])
+assert result.exit_code == 0, result.output
+print(*sorted(name for name, found in sys.modules.items() if name.partition(".")[0] == "specbench" and found.__file__))
+"""
+MOST_FILES = 131  # of the package, by `run --method csd`; lower it where one is no longer needed
+
+
+def test_a_run_imports_what_it_uses(tmp_path: Path):
+    """A newcomer who follows `run --method csd` reads no more files than these; servers, plots and training are not."""
+    line = "run --method csd --suite math --limit 1 --max-new-tokens 4 --out run".split()
+    program = [sys.executable, "-c", FILES, *line]
+    done = subprocess.run(
+        program, cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(PACKAGE.parent)}, check=True
+    )
+    files = done.stdout.split()
+    unused = ("servers", "training", "studies", "papers", "tasks.sandbox", "results.importers", "report.plots")
+    assert [name for name in files if name.startswith(tuple(f"specbench.{package}" for package in unused))] == []
+    assert len(files) <= MOST_FILES, "\n".join(files)
+
+
 def test_a_finished_run_that_is_damaged_is_decoded_again(tmp_path: Path):
     """Only whole tables spare the models: otherwise the run goes on where it can."""
     from specbench.measure import command

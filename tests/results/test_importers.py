@@ -5,13 +5,13 @@ import math
 
 import pyarrow.parquet as pq
 import pytest
-from imported import CHOICE, PLAIN_RESPONSE, answer, jsonl, rows, unknown
+from imported import CHOICE, PLAIN_RESPONSE, answer, import_spec_bench, import_vllm, jsonl, rows, unknown
 
 from specbench.analysis import compare, pooled
 from specbench.analysis.simulate import simulate
 from specbench.config import UserError
 from specbench.report import comparison
-from specbench.results.importers import import_spec_bench, import_vllm, origin
+from specbench.results.importers import origin
 from specbench.results.stored import StoredRun
 
 NOT_TOLD = ["accuracy", "rescue_rate", "overhead", "peak_memory"]

@@ -5,12 +5,11 @@ import math
 
 import pyarrow.parquet as pq
 import pytest
-from imported import jsonl, rows, unknown
+from imported import import_vllm, jsonl, rows, unknown
 from screens import call
 
 from specbench.analysis import compare, pooled
 from specbench.config import UserError
-from specbench.results.importers import import_vllm
 from specbench.results.stored import StoredRun
 
 # 20 rounds of 3 drafts in two engines: 15, 10 and 5 accepted at the three positions.

@@ -29,7 +29,8 @@ def answers(path, count, rounds):
 
 
 def test_an_import_of_a_million_rounds_is_read(tmp_path):
-    run = StoredRun(importers.import_spec_bench([answers(tmp_path / "a.jsonl", 10_000, 100)], out=tmp_path / "run"))
+    given = [answers(tmp_path / "a.jsonl", 10_000, 100)]
+    run = StoredRun(importers.import_files("spec-bench", given, out=tmp_path / "run"))
     assert (tmp_path / "run" / "rounds.parquet").stat().st_size < 2**21, "it compresses well"
     counts = metrics.per_document(run.samples(metrics.TIMED), run.rounds())
     assert len(counts) == 10_000 and (counts.R == 100).all() and (counts.C == 250).all() and counts.E.isna().all()

@@ -1,12 +1,11 @@
 """Rounds that another engine told: one definition for what is decoded here, served, and imported."""
 
 import pytest
-from imported import jsonl, rows
+from imported import import_vllm, jsonl, rows
 
 from specbench.engine.generate import Ending, Limits, until_end
 from specbench.engine.types import Round, Verdict
 from specbench.measure.served import round_rows
-from specbench.results.importers import import_vllm
 from specbench.results.text_rounds import text_rounds
 from specbench.servers.evidence import of_steps
 

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 from specbench import config
 from specbench.analysis.forward_times import from_option
-from specbench.config import SUITES
+from specbench.config import SUITES, own_tasks
 from specbench.config.prompts import read_prompts
 from specbench.engine.models.heads import read_head, write_head
 from specbench.engine.models.pair import Pair
@@ -45,7 +45,8 @@ from specbench.methods.lossy.csd_memory import find_memory, read_memory, write_m
 from specbench.papers import published
 from specbench.report.views.roofline import ceiling_notes
 from specbench.results import ceilings
-from specbench.results.importers import READERS, spec_bench, vllm
+from specbench.results.importers import read as read_of_tool
+from specbench.results.importers import spec_bench, vllm
 from specbench.results.importers.foreign import write as write_run
 from specbench.studies.counterfactual import Store
 from specbench.studies.replay import read_traces
@@ -293,7 +294,7 @@ def read_answers(folder: Path, rng: random.Random) -> object:
     shutil.rmtree(out, ignore_errors=True)
     by_category = rng.random() < 0.5
     files = [folder / "a.jsonl"]
-    write_run("spec-bench", lambda path: [spec_bench.read(path, by_category)], files, None, None, "x", out)
+    write_run("spec-bench", lambda path: spec_bench.read(path, by_category), files, None, None, "x", out)
     return fuzz_run.StoredRun(out).samples(), fuzz_run.StoredRun(out).rounds()
 
 
@@ -349,7 +350,7 @@ def read_others(folder: Path, rng: random.Random) -> object:
         out = folder / f"out-{name}"
         shutil.rmtree(out, ignore_errors=True)
         tool = name.partition(".")[0]
-        write_run(tool, READERS[tool], [folder / name], None, None, "x", out)
+        write_run(tool, lambda path, tool=tool: read_of_tool(tool, path), [folder / name], None, None, "x", out)
         results.append((fuzz_run.StoredRun(out).samples(), fuzz_run.StoredRun(out).rounds()))
     return results
 
@@ -385,7 +386,7 @@ def read_prompt_file(folder: Path, rng: random.Random) -> object:
 
 
 def read_own_task(folder: Path, rng: random.Random) -> object:
-    return config.own_task(folder / "own.yaml"), config.tasks_of_folder(folder)
+    return own_tasks.own_task(folder / "own.yaml"), own_tasks.tasks_of_folder(folder)
 
 
 def make_profile(folder: Path) -> dict[str, str]:

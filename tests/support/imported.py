@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from specbench.analysis import compare, pooled
-from specbench.results.importers import import_files, import_spec_bench, import_vllm
+from specbench.results.importers import import_files
 from specbench.results.stored import StoredRun
+
+import_spec_bench = partial(import_files, "spec-bench")
+import_vllm = partial(import_files, "vllm")
 
 
 def jsonl(path, *rows):

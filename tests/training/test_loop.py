@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.config import UserError
 from specbench.training import loop
 from specbench.training.collected import half

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import repeat_kv
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.engine.models.draft_heads import ResidualBlock
 from specbench.engine.models.eagle_head import layer_sizes
 from specbench.engine.models.eagle_steps import rotated

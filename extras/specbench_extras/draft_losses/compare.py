@@ -19,9 +19,10 @@ import torch
 
 from specbench.analysis.metrics import interval_columns
 from specbench.base import stats
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.base.stats import Floats
-from specbench.config import ModelSpec, PairSpec, UserError, load_method, prompt_lines
+from specbench.config import ModelSpec, PairSpec, UserError, load_method
+from specbench.config.prompts import prompt_lines
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.sampling import probabilities

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.engine.models.block_head import BlockHead
 from specbench.engine.models.eagle_head import EagleHead, layers_read
 from specbench.engine.models.eagle_steps import draft_steps

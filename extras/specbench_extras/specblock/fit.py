@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.engine.models.eagle_head import layer_sizes, layers_read
 from specbench.training.answered import Answered, Block, batches, blocks
 from specbench.training.dflash.outputs import Outputs, read_anew

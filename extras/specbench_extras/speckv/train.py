@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from specbench.base.console import console, note
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.config import Settings as Base
 from specbench.config import UserError, validated
 from specbench.engine.accept import exact

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+import typer
+
 from specbench.cli.analyze import records, texts
-from specbench.cli.analyze.shared import Analyses as Analyses
+from specbench.cli.analyze.shared import Analyses
 from specbench.config import plugins
 
 HELP = (
@@ -22,6 +24,10 @@ ANALYSES = (
     records.strength,
     texts.drafts,
 )
+
+group = typer.Typer(cls=Analyses, no_args_is_help=True, rich_markup_mode="markdown", add_completion=False, help=HELP)
+for command in ANALYSES:
+    group.command(command.__name__.replace("_", "-"))(command)
 
 
 def all_analyses() -> tuple[Callable[..., None], ...]:

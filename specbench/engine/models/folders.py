@@ -15,7 +15,6 @@ from specbench.base.untrusted import BRIEF, brief, is_file, read_object
 from specbench.config import BUNDLED as BUNDLED_PREFIX
 from specbench.config import DATA, ModelSpec, UserError
 from specbench.engine.models.folder_limits import check_limits
-from specbench.engine.models.gguf_files import gguf_file, gguf_folder, is_gguf
 
 BUNDLED = DATA / "pairs" / "weights"
 REVISION = re.compile(r"(?!.*\.\.)[\w.][\w./+-]*")  # a branch, tag or commit; the hub's client builds a path from it
@@ -24,6 +23,7 @@ NEEDED = (
     "give a folder with config.json and safetensors weights, a GGUF file, or a hub name on a machine that reaches the "
     "hub"
 )
+GGUF = ".gguf"
 SINGLE, INDEX = "model.safetensors", ".safetensors.index.json"
 PICKLED = ("pytorch_model*.bin", "pytorch_model*.bin.index.json")
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")  # as peft saves LoRA adapters
@@ -38,9 +38,16 @@ NAMING = (
 SMALL = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py")
 
 
+def is_gguf(name: str) -> bool:
+    """True if a model's name is that of a GGUF file."""
+    return name.endswith(GGUF)
+
+
 def location(name: str) -> str:
     """The folder or the GGUF file of a model, or its name on the hub. Raises UserError for one that is not there."""
     if is_gguf(name):
+        from specbench.engine.models.gguf_files import gguf_file
+
         return str(gguf_file(ModelSpec(model=name)))
     if name.startswith(BUNDLED_PREFIX) and not BUNDLED.is_dir():
         raise UserError(
@@ -68,7 +75,12 @@ def model_folder(
     """
     if not REVISION.fullmatch(spec.revision):
         raise UserError(f"{spec.model}: {spec.revision!r} is not a revision; give a branch, a tag or a commit")
-    folder = gguf_folder(spec, dtype, weights) if is_gguf(spec.model) else Path(location(spec.model))
+    if is_gguf(spec.model):
+        from specbench.engine.models.gguf_files import gguf_folder
+
+        folder = gguf_folder(spec, dtype, weights)
+    else:
+        folder = Path(location(spec.model))
     if not folder.exists():
         folder = _of_hub(spec, weights, pickles)
     elif not folder.is_dir():

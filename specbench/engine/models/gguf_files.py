@@ -27,9 +27,9 @@ from specbench.base.hub import offline
 from specbench.base.untrusted import brief, read_object
 from specbench.config import CACHED, PACKAGED, ModelSpec, UserError
 from specbench.engine.clock import free_memory
+from specbench.engine.models.folders import GGUF
 from specbench.engine.models.gguf_header import check_header
 
-GGUF = ".gguf"
 ENDING = "generation_config.json"  # in the cached folder: the end tokens
 FACTS = "gguf.json"  # in the cached folder: what the manifest keeps of the file
 SETTINGS = "settings"  # in place of a type: a folder without weights
@@ -37,11 +37,6 @@ AS_STORED = torch.bfloat16  # of blocks in fewer bits, where no type is asked fo
 ENDS = ("eos", "eot", "eom")  # the end tokens that a file may name: of a text, a turn, a message
 INSTALL = "pip install 'specbench-harness[gguf]'"
 GIB = 2**30
-
-
-def is_gguf(name: str) -> bool:
-    """True if a model's name is that of a GGUF file."""
-    return name.endswith(GGUF)
 
 
 def gguf_folder(spec: ModelSpec, dtype: torch.dtype | None, weights: bool = True) -> Path:

@@ -12,8 +12,8 @@ from specbench.base.hashes import short_hash
 from specbench.base.hub import offline
 from specbench.base.untrusted import brief
 from specbench.config import ModelSpec, UserError
-from specbench.engine.models.folders import model_folder
-from specbench.engine.models.gguf_files import gguf_facts, gguf_file, is_gguf
+from specbench.engine.models.folders import is_gguf, model_folder
+from specbench.engine.models.gguf_files import gguf_facts, gguf_file
 from specbench.engine.models.quantize import PACKED_BYTES
 from specbench.engine.runtimes.types import Unsupported
 

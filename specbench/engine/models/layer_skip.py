@@ -96,12 +96,16 @@ def _skipped(parts: tuple[str, ...], layer: nn.Module) -> dict[str, nn.Module]:
 class NoAttention(nn.Module):
     """An attention whose output is 0."""
 
+    skipped = True
+
     def forward(self, hidden_states: Tensor, **others: Any) -> tuple[Tensor, None]:
         return torch.zeros_like(hidden_states), None
 
 
 class NoOutput(nn.Module):
     """A layer whose output is 0; with `scores`, those of a router, there are none beside it."""
+
+    skipped = True
 
     def __init__(self, scores: bool = False) -> None:
         super().__init__()

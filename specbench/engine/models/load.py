@@ -13,9 +13,7 @@ from transformers import (
 
 from specbench.base.hub import offline
 from specbench.config import ModelSpec, UserError
-from specbench.engine.models.folders import NEEDED, model_folder
-from specbench.engine.models.gguf_files import gguf_facts, gguf_file, is_gguf
-from specbench.engine.models.in_file import FILE, load_in_file
+from specbench.engine.models.folders import NEEDED, is_gguf, model_folder
 from specbench.engine.models.quantize import brought_words, needed_package, quantized
 from specbench.engine.models.tokenizer import reason_of
 from specbench.engine.models.whole import check_whole
@@ -47,6 +45,8 @@ def load_model(
     Raises UserError.
     """
     if runtime == LLAMACPP:
+        from specbench.engine.models.in_file import load_in_file  # here and below: few models are in such a file
+
         return Loaded(*load_in_file(spec, device, dtype))
     chosen = type_of(spec, device, dtype)
     where = model_folder(spec, pickles=allow_pickle, dtype=chosen)
@@ -84,7 +84,11 @@ def load_model(
         raise UserError(f"cannot load {spec.model}: {reason} -- {NEEDED}") from None
     if not hasattr(model, "hf_device_map"):
         model = model.to(device)
-    facts = gguf_facts(where) | ({"weights": words} if (words := brought_words(model)) else {})
+    facts = {"weights": words} if (words := brought_words(model)) else {}
+    if is_gguf(spec.model):
+        from specbench.engine.models.gguf_files import gguf_facts
+
+        facts = gguf_facts(where) | facts
     if spec.adapter:
         from specbench.engine.models.adapters import adapted  # here, as peft takes a second to import
 
@@ -97,6 +101,9 @@ def load_model(
     elif spec.weights:
         facts["weights"] = quantized(model, spec)
     elif is_gguf(spec.model) and not spec.adapter:
+        from specbench.engine.models.gguf_files import gguf_file
+        from specbench.engine.models.in_file import FILE
+
         setattr(model, FILE, gguf_file(spec))
     return Loaded(model.eval(), facts)
 

@@ -28,6 +28,7 @@ class Packed(Tensor):
     numbers: Tensor
     scales: Tensor
     group: int | None  # None: int8
+    computed_bytes = 2  # of a number that enters a product: it is rounded to bfloat16
 
     @staticmethod
     def __new__(

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -22,9 +22,10 @@ from specbench.engine.rounding import off, tolerance
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.types import Runtime
 from specbench.engine.session import Session, positions
-from specbench.engine.translate import Translation
-from specbench.engine.translated import Translated
 from specbench.engine.types import NotFinite, Watch
+
+if TYPE_CHECKING:
+    from specbench.engine.translate import Translation
 
 LEAST_SHARED = 0.01  # the least share of the target's tokens that a draft with another tokenizer must have
 
@@ -42,7 +43,7 @@ class Pair:
     specs: dict[str, ModelSpec] = field(default_factory=dict)
     members: tuple[str, ...] = ()  # the roles that decode together, in order; empty: draft and target
     gammas: tuple[int | None, ...] = ()  # how many tokens each member proposes at a time, if the pair's file says so
-    translations: dict[str, Translation] = field(default_factory=dict)  # by role, of a draft with another tokenizer
+    translations: "dict[str, Translation]" = field(default_factory=dict)  # by role, of a draft with another tokenizer
     runtime: Runtime = EAGER  # computes the forwards
     prefixes: Prefixes = field(default_factory=Prefixes)  # caches of the prefix that all prompts of a task share
     hashes: dict[str, dict[str, Any]] = field(default_factory=dict)  # by role: what was loaded next to the weights
@@ -61,6 +62,8 @@ class Pair:
             )
         chosen = model or self.models[role]
         if role in self.translations:
+            from specbench.engine.translated import Translated
+
             return Translated(chosen, role, watch, self.translations[role], self.runtime, self.device)
         trees = role not in self.chains_only
         return Session(
@@ -193,7 +196,7 @@ def load_pair(
         tokenizers[role] = load_tokenizer(model_spec, trust_remote_code)
         hashes[role] = {**loaded_hashes(models[role], tokenizers[role]), **facts}
         hashes[role]["chat_template"] = bool(tokenizers[role].chat_template)
-    translations = {}
+    translations: dict[str, Translation] = {}
     for role, model_spec in specs.items():
         if vocabulary_hash(tokenizers["target"]) == vocabulary_hash(tokenizers[role]):
             continue
@@ -242,8 +245,10 @@ def load_member(name: str, pair: Pair, why: str) -> PreTrainedModel:
 
 def _translation(
     spec: PairSpec, models: dict[str, PreTrainedModel], tokenizers: dict[str, PreTrainedTokenizerBase]
-) -> Translation:
+) -> "Translation":
     """The translation for a draft with another tokenizer. Raises UserError if the two share too few tokens."""
+    from specbench.engine.translate import Translation
+
     sizes = [models[role].config.get_text_config().vocab_size for role in ("target", "draft")]
     translation = Translation(tokenizers["target"], tokenizers["draft"], (sizes[0], sizes[1]))
     shared, total = len(translation.shared), len(translation.spellings)

@@ -16,7 +16,6 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from specbench.base.untrusted import brief
 from specbench.config import ModelSpec, UserError
-from specbench.engine.models import packed
 
 PACKED_BYTES = "packed_bytes"  # an attribute of a weight in float: what its numbers and scales take where it is read
 GROUPS = (128, 64, 32)  # inputs that share a scale in int4: torchao's default, and the smaller ones that it allows
@@ -123,6 +122,8 @@ def quantized(model: PreTrainedModel, spec: ModelSpec) -> str:
     inputs. Raises UserError without torchao, for a scheme that the device cannot run, for
     layers that do not fit, and for weights that are not finite.
     """
+    from specbench.engine.models import packed
+
     on_cpu = model.device.type == "cpu"
     if on_cpu and spec.weights == "fp8":
         raise UserError("fp8 needs a GPU; use --weights int8 or int4")

@@ -7,19 +7,20 @@ output layer, or with adapters (modules with adapters are called as they are), E
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specbench.engine.models.eagle_head import EagleHead
-from specbench.engine.models.exit_adapter import ExitAdapter
-from specbench.engine.models.layer_skip import NoAttention, NoOutput
 from specbench.engine.runtimes.gated import gated
 from specbench.engine.runtimes.products import Called, FewBits, Map, Product, product
 from specbench.engine.runtimes.types import Unsupported
+
+if TYPE_CHECKING:
+    from specbench.engine.models.eagle_head import EagleHead
+    from specbench.engine.models.exit_adapter import ExitAdapter
 
 KNOWN = ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma2", "OPT")  # + "ForCausalLM"
 ROPE = ("default", "linear", "llama3", "yarn")  # kinds whose angles depend on the position alone
@@ -79,11 +80,9 @@ def read(model: PreTrainedModel) -> Parts:
 
     They refer to the model's modules but not to the model, which can be freed.
     """
-    if isinstance(model, EagleHead):
-        return _head(model)
-    if isinstance(model, ExitAdapter):
-        return _exit(model)
     kind = type(model).__name__
+    if kind in _OURS:
+        return _OURS[kind](model)
     if kind.removesuffix("ForCausalLM") not in KNOWN:
         raise Unsupported(f"the static runtime does not know {kind}; use --runtime eager")
     if len(set(getattr(model, "hf_device_map", {"": 0}).values())) > 1:
@@ -120,7 +119,7 @@ def _empty(model: PreTrainedModel) -> Tensor:
     return torch.empty(0, device=model.device, dtype=model.dtype)
 
 
-def _head(head: EagleHead) -> Parts:
+def _head(head: "EagleHead") -> Parts:
     layer: Any = head.midlayer
     embedding, dtype = head.borrowed[0], head.dtype
     attention = _attention(layer, head.config)
@@ -135,7 +134,7 @@ def _head(head: EagleHead) -> Parts:
     )
 
 
-def _exit(adapter: ExitAdapter) -> Parts:
+def _exit(adapter: "ExitAdapter") -> Parts:
     module: Any = adapter
     before = _norm(module.input_layernorm)
     return Parts(
@@ -149,9 +148,12 @@ def _exit(adapter: ExitAdapter) -> Parts:
     )
 
 
+_OURS: dict[str, Callable[[Any], Parts]] = {"EagleHead": _head, "ExitAdapter": _exit}  # by the name of their class
+
+
 def _attention(layer: Any, config: Any) -> Attention | None:
     module = layer.self_attn
-    if isinstance(module, NoAttention):
+    if _skipped(module):
         return None
     opt = hasattr(layer, "self_attn_layer_norm")
     if opt and not layer.do_layer_norm_before:
@@ -179,14 +181,19 @@ def _attention(layer: Any, config: Any) -> Attention | None:
     )
 
 
+def _skipped(module: Any) -> bool:
+    """True if a twin of the model leaves this sublayer out (`models.layer_skip`)."""
+    return getattr(module, "skipped", False)
+
+
 def _mlp(layer: Any) -> Mlp | None:
     if hasattr(layer, "fc1"):
-        if isinstance(layer.fc2, NoOutput):
+        if _skipped(layer.fc2):
             return None
         up, down, act = product([layer.fc1]), product([layer.fc2]), layer.activation_fn
         return Mlp(_norm(layer.final_layer_norm), lambda x: act(up(x)), down, None)
     module = layer.mlp
-    if isinstance(module, NoOutput):
+    if _skipped(module):
         return None
     if hasattr(layer, "pre_feedforward_layernorm"):
         return Mlp(_norm(layer.pre_feedforward_layernorm), *_gated(module), _norm(layer.post_feedforward_layernorm))

@@ -38,25 +38,31 @@ vLLM: one of four forms. A document is a request, by its place in the file.
   is filled only if it adds up to completion_tokens, as it stands or with a cut in the last round.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from specbench.base.errors import did_you_mean
 from specbench.config import UserError
-from specbench.results.importers import aiperf, guidellm, sglang, spec_bench, specforge, speed_bench, vllm
-from specbench.results.importers.foreign import Figures, write
 
-# What reads a file of each tool, but for the options of some.
-READERS: Mapping[str, Callable[[Path], Sequence[Figures]]] = {
-    "spec-bench": lambda path: [spec_bench.read(path, False)],
-    "vllm": vllm.read,
-    "sglang": sglang.read,
-    "aiperf": aiperf.read,
-    "guidellm": guidellm.read,
-    "speed-bench": lambda path: speed_bench.read(path, False),
-    "specforge": specforge.read,
-}
+TOOLS = (
+    "spec-bench",
+    "vllm",
+    "sglang",
+    "aiperf",
+    "guidellm",
+    "speed-bench",
+    "specforge",
+)  # a module each
 CATEGORISED = ("spec-bench", "speed-bench")
+
+
+def read(tool: str, path: Path, *option: Any) -> Sequence[Any]:
+    """The `foreign.Figures` in a file of a tool; some tools have one more option, as `import_files` says."""
+    module = import_module(f"{__name__}.{tool.replace('-', '_')}")
+    figures: Sequence[Any] = module.read(path, *option)
+    return figures
 
 
 def import_files(
@@ -86,58 +92,15 @@ def import_files(
     Raises:
         UserError: a file is damaged or of another kind; the message names file and line.
     """
-    if tool not in READERS:
-        raise UserError(f"no importer {tool!r}{did_you_mean(tool, READERS)}; there are {', '.join(READERS)}")
+    if tool not in TOOLS:
+        raise UserError(f"no importer {tool!r}{did_you_mean(tool, TOOLS)}; there are {', '.join(TOOLS)}")
     if by_category and tool not in CATEGORISED:
         raise UserError(f"--by-category is for {' and '.join(CATEGORISED)}; {tool} has no categories")
     if before and tool != "vllm":
         raise UserError(f"--before is for vllm; {tool} has no scrapes")
-    name = pair or tool
-    if tool == "spec-bench":
-        return import_spec_bench(files, baseline, method, name, out, by_category)
-    if tool == "vllm":
-        return import_vllm(files, baseline, method, name, out, before, allowed)
-    read = (lambda path: speed_bench.read(path, by_category)) if tool == "speed-bench" else READERS[tool]
-    return write(tool, read, files, baseline, method, name, out, allowed)
-
-
-def import_spec_bench(
-    files: Sequence[Path],
-    baseline: Path | None = None,
-    method: str | None = None,
-    pair: str = "spec-bench",
-    out: Path | None = None,
-    by_category: bool = False,
-) -> Path:
-    """Make a run folder of Spec-Bench's answer files, each of which is a method; print warnings.
-
-    Args:
-        baseline: the answer file of plain decoding, which becomes `vanilla`.
-        method: the name of the method of a single file; by default a file's model_id.
-        by_category: make each category a task.
-
-    Returns:
-        The run folder.
-
-    Raises:
-        UserError: a file is damaged or of another kind; the message names file and line.
-    """
-    return write("spec-bench", lambda path: [spec_bench.read(path, by_category)], files, baseline, method, pair, out)
-
-
-def import_vllm(
-    files: Sequence[Path],
-    baseline: Path | None = None,
-    method: str | None = None,
-    pair: str = "vllm",
-    out: Path | None = None,
-    before: Path | None = None,
-    allowed: Sequence[str] = (),
-) -> Path:
-    """The same for vLLM's files; by default a method is named after its file, or as the file names it.
-
-    `before` is a scrape of /metrics before the one in `files`; the totals are what the counters grew by between them.
-    """
     if before and len(files) != 1:
         raise UserError("--before goes with a single later scrape; import several one by one")
-    return write("vllm", lambda path: vllm.read(path, before), files, baseline, method, pair, out, allowed)
+    from specbench.results.importers.foreign import write
+
+    option = {"vllm": (before,), **dict.fromkeys(CATEGORISED, (by_category,))}.get(tool, ())
+    return write(tool, lambda path: read(tool, path, *option), files, baseline, method, pair or tool, out, allowed)

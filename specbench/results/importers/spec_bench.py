@@ -80,7 +80,7 @@ def _of_idxs(choice: Choice) -> Row:
     return {"verify_rounds": rounds, "accepted_tokens": accepted, "evidence": "histogram"}
 
 
-def read(path: Path, by_category: bool) -> Figures:
+def read(path: Path, by_category: bool = False) -> list[Figures]:
     """The figures in an answer file; with `by_category`, each category is a task, and MT-Bench's are one."""
     text, digest = text_of(path)
     answers: list[tuple[str, Answer]] = []
@@ -126,4 +126,4 @@ def read(path: Path, by_category: bool) -> Figures:
                 f"{path.name}: questions {named} have exactly the same wall_time, {seconds} s; Spec-Bench "
                 "gives a failed prompt the time of the one before it, so look at them"
             )
-    return figures
+    return [figures]

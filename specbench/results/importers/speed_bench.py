@@ -23,7 +23,7 @@ class Response(Entry):
     error_message: Any = None
 
 
-def read(path: Path, by_category: bool) -> list[Figures]:
+def read(path: Path, by_category: bool = False) -> list[Figures]:
     """The figures in a file, with `by_category` each category a task.
 
     An acceptance length is what a step committed, the target's own token included. The tool leaves out a first step of

@@ -7,12 +7,10 @@ from typing import Annotated
 from pydantic import Field, create_model, model_validator
 
 from specbench.config import UserError, validated
+from specbench.results.check_manifest import SERVED
 from specbench.results.importers import conditions, origin
 from specbench.results.importers.foreign import Count, Entry, Figures, Row, Seconds
 
-# Seconds are the client's, in ms: time to first token, time per output token, between tokens, and of the whole request.
-LATENCIES = [f"{kind}_{what}_ms" for what in ("ttft", "tpot", "itl", "e2el") for kind in ("mean", "median", "p99")]
-SERVED = ["request_throughput", "output_throughput", *LATENCIES]
 Rate = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 Served = create_model("Served", __base__=Entry, **{name: (Rate | None, None) for name in SERVED})  # type: ignore[call-overload]
 

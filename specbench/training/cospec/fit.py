@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.config import UserError
 from specbench.methods.collaborative.cospec_arbitrator import detached, load_own, new_arbitrator, own_parameters
 from specbench.training.answered import grouped

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import torch
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.config import UserError, task_info
 from specbench.engine.generate import Ending
 from specbench.engine.models.heads import fingerprint

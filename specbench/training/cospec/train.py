@@ -14,7 +14,7 @@ import pyarrow as pa
 from transformers import PreTrainedModel
 
 from specbench.base.console import console, note, progress, say, warn
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.config import UserError, validated
 from specbench.engine.models.heads import Head, fingerprint
 from specbench.engine.models.pair import Pair

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.engine.models.block_head import BlockHead, block_config, spread
 from specbench.engine.models.eagle_head import layer_sizes
 from specbench.engine.sampling import wide

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.engine.accept import exact
 from specbench.engine.batch import Batch, until_all_end
 from specbench.engine.drafters import ModelDrafter

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.config import UserError
 from specbench.engine.models.layer_ranges import output_of
 from specbench.engine.models.pair import Pair

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.engine.models.eagle_head import layer_sizes
 from specbench.engine.models.feature_head import FeatureHead
 from specbench.engine.session import LAST

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.engine.models.eagle_head import EagleHead, LayerHead, head_config, layers_read
 from specbench.engine.models.eagle_steps import draft_steps
 from specbench.engine.sampling import wide

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw, probabilities

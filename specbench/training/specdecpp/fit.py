@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from specbench.base.seeds import stable_seed
+from specbench.base.hashes import stable_seed
 from specbench.config import UserError
 from specbench.methods.lengths.specdecpp import AcceptanceHead, features
 from specbench.training.loop import Advance, Epochs, cosine, descend

@@ -1,4 +1,4 @@
-"""Data and scoring of the pocket tasks, for lm-eval's `!function`."""
+"""The documents of the pocket tasks, for lm-eval's `!function`."""
 
 import gzip
 import json
@@ -7,8 +7,6 @@ from pathlib import Path
 import datasets
 
 from specbench.config import DATA
-from specbench.tasks.sandbox import passes
-from specbench.tasks.sandbox.unit_tests import of_prompt
 
 
 class Splits(dict[str, datasets.Dataset]):
@@ -35,9 +33,3 @@ def load(family: str, **_: object) -> Splits:
 
 def load_long(kind: str, tokens: int, **_: object) -> Splits:
     return Splits(f"long_{kind}_{tokens}")
-
-
-def score_code(doc: dict[str, str], results: list[str]) -> dict[str, float]:
-    """`pass@1`: 1.0 if the completed function passes its tests in the sandbox, otherwise 0.0."""
-    tests = of_prompt(doc["prompt"], doc["test"], doc["entry_point"])
-    return {"pass@1": float(passes(doc["prompt"] + results[0], tests).passed)}

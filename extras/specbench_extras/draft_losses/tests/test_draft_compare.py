@@ -15,6 +15,7 @@ from tiny_runs import save_pair
 from specbench import config
 from specbench.base.hashes import short_hash
 from specbench.config import UserError
+from specbench.config.prompts import prompt_lines
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import load_pair
 from specbench.plan import Plan
@@ -94,7 +95,7 @@ def test_test_documents_take_the_place_of_those_held_out(trained, tmp_path):
     shutil.copytree(place / "tvd", tmp_path / "tvd")
     asked = tmp_path / "asked.jsonl"
     asked.write_text("".join(json.dumps({"prompt": text, "max_new_tokens": COUNT}) + "\n" for text in ("One", "Six")))
-    lines = config.prompt_lines(asked, None)
+    lines = prompt_lines(asked, None)
     plan = Plan(pair=pair, methods=(), baseline=None, suite="asked", tasks=lines, prompts=str(asked))
     folders = [place / "ce", tmp_path / "tvd"]
     figures = compare.losses(pair, folders, [0.7], "cpu", "auto", plan)
