@@ -27,6 +27,7 @@ from specbench.config.load import with_weights as with_weights
 from specbench.config.specs import BATCHED as BATCHED
 from specbench.config.specs import BUNDLED as BUNDLED
 from specbench.config.specs import CACHED as CACHED
+from specbench.config.specs import GGUF as GGUF
 from specbench.config.specs import MOST_VARIANTS as MOST_VARIANTS
 from specbench.config.specs import PACKAGED as PACKAGED
 from specbench.config.specs import RUNTIMES as RUNTIMES

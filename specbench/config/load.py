@@ -15,6 +15,7 @@ from specbench.config.messages import wrong_value
 from specbench.config.specs import (
     BUNDLED,
     CACHED,
+    GGUF,
     PACKAGED,
     WEIGHTS,
     MemberSpec,
@@ -83,7 +84,7 @@ def own_pair(target: str, draft: str | None = None) -> PairSpec:
     """
     models = {"target": target} | ({"draft": draft} if draft else {})
     specs = {role: ModelSpec(model=_located(role, name), dtype="auto") for role, name in models.items()}
-    short = [Path(model.model).name.removesuffix(".gguf") or model.model for model in specs.values()]
+    short = [Path(model.model).name.removesuffix(GGUF) or model.model for model in specs.values()]
     described = ",".join(f"{role}={name}" for role, name in models.items())
     name = "-".join(dict.fromkeys(short))
     name = f"own-{name}" if name in names("pairs") else name
@@ -133,7 +134,7 @@ def _located(role: str, name: str) -> str:
     if name.startswith((BUNDLED, PACKAGED, CACHED)):
         return name
     try:
-        if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+        if path.is_dir() or (path.is_file() and path.suffix == GGUF):
             return str(path.resolve())
         there = path.exists()
     except OSError:

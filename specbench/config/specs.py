@@ -12,6 +12,7 @@ from specbench.base.hashes import short_hash
 # Ways to compute forwards; auto is what suits here.
 RUNTIMES = ("eager", "static", "graph", "openvino", "llamacpp", "auto")
 BATCHED = ("eager", "static")  # those that compute several texts at once
+GGUF = ".gguf"  # the ending of a model that is one file
 SERVER = "server"  # as `MethodSpec.method`: another engine, over HTTP
 BUNDLED = "bundled:"
 PACKAGED, CACHED = "package:", "cache:"  # a GGUF file in an installed package, or in specbench's cache

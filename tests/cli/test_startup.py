@@ -108,7 +108,7 @@ MOST_FILES = 131  # of the package, by `run --method csd`; lower it where one is
 
 def test_a_run_imports_what_it_uses(tmp_path: Path):
     """A newcomer who follows `run --method csd` reads no more files than these; servers, plots and training are not."""
-    line = "run --method csd --suite math --limit 1 --max-new-tokens 4 --out run".split()
+    line = ["run", "--method", "csd", "--suite", "math", "--limit", "1", "--max-new-tokens", "4", "--out", "run"]
     program = [sys.executable, "-c", FILES, *line]
     done = subprocess.run(
         program, cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(PACKAGE.parent)}, check=True

@@ -13,7 +13,7 @@ from specbench import permissions
 from specbench.base import hub
 from specbench.base.untrusted import BRIEF, brief, is_file, read_object
 from specbench.config import BUNDLED as BUNDLED_PREFIX
-from specbench.config import DATA, ModelSpec, UserError
+from specbench.config import DATA, GGUF, ModelSpec, UserError
 from specbench.engine.models.folder_limits import check_limits
 
 BUNDLED = DATA / "pairs" / "weights"
@@ -23,7 +23,6 @@ NEEDED = (
     "give a folder with config.json and safetensors weights, a GGUF file, or a hub name on a machine that reaches the "
     "hub"
 )
-GGUF = ".gguf"
 SINGLE, INDEX = "model.safetensors", ".safetensors.index.json"
 PICKLED = ("pytorch_model*.bin", "pytorch_model*.bin.index.json")
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")  # as peft saves LoRA adapters

@@ -25,9 +25,8 @@ from specbench.base.console import PlainConsole
 from specbench.base.environment import cache_folder
 from specbench.base.hub import offline
 from specbench.base.untrusted import brief, read_object
-from specbench.config import CACHED, PACKAGED, ModelSpec, UserError
+from specbench.config import CACHED, GGUF, PACKAGED, ModelSpec, UserError
 from specbench.engine.clock import free_memory
-from specbench.engine.models.folders import GGUF
 from specbench.engine.models.gguf_header import check_header
 
 ENDING = "generation_config.json"  # in the cached folder: the end tokens
