@@ -13,12 +13,11 @@ from greenlet import getcurrent, greenlet
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specbench.config import BATCHED
 from specbench.engine.runtimes.eager_rows import EagerRows
 from specbench.engine.runtimes.slots import Answer, Feed, Slots
 from specbench.engine.runtimes.static import STATIC, in_chunks
 from specbench.engine.runtimes.static_rows import StaticRows
-from specbench.engine.runtimes.types import Lent, Made, Reads, Runtime, Unsupported
+from specbench.engine.runtimes.types import Lent, Made, Reads, Runtime, check_batches
 
 CHUNK = 512  # tokens of a chain that are fed at a time
 
@@ -39,8 +38,7 @@ class Batched(Runtime):
     """The runtime of a batch: like `name`, eager or static, but for many sequences."""
 
     def __init__(self, name: str) -> None:
-        if name not in BATCHED:
-            raise Unsupported(f"--runtime {name} computes no batches; use {' or '.join(BATCHED)}")
+        check_batches(name)
         self.name, self.base = f"{name}, in batches", name
         self.seconds: dict[str, float] = {}
         self._rows: weakref.WeakKeyDictionary[PreTrainedModel, Rows] = weakref.WeakKeyDictionary()

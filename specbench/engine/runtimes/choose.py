@@ -12,10 +12,9 @@ from specbench.config import RUNTIMES, UserError
 from specbench.engine.clock import free_memory
 from specbench.engine.models.pair import Pair
 from specbench.engine.models.room import GIB
-from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.static import STATIC
-from specbench.engine.runtimes.types import Runtime, Unsupported
+from specbench.engine.runtimes.types import Runtime, Unsupported, check_batches
 
 AUTO = "auto"
 ANYWHERE = ("eager", "static")  # runtimes that compute where a model is
@@ -110,7 +109,7 @@ def for_batches(name: str, pair: Pair) -> Choice:
         UserError: there is no such runtime, or none for batches, or it cannot run a model.
     """
     if name != AUTO:
-        Batched(name)
+        check_batches(name)
     return usual(name, pair)
 
 
@@ -148,10 +147,11 @@ def derived_runtime(runtime: Runtime, model: PreTrainedModel, checked: bool = Tr
     Exporting or capturing each such model would take longer than it saves. Pass `checked=False` for part of a model
     that was checked before, if it is made while time is measured.
     """
-    if runtime is EAGER or (isinstance(runtime, Batched) and runtime.base == EAGER.name):
+    base = getattr(runtime, "base", None)  # of a batch: what it computes with
+    if EAGER.name in (runtime.name, base):
         return runtime
     try:
         STATIC.lean(model, checked)
     except Unsupported:
         return EAGER
-    return runtime if isinstance(runtime, Batched) else STATIC
+    return runtime if base else STATIC

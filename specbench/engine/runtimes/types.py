@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specbench.config import UserError
+from specbench.config import BATCHED, UserError
 
 Made = TypeVar("Made")
 Lent = Sequence[tuple[Tensor, Tensor]]  # keys and values [K, n, D] of layers
@@ -15,6 +15,12 @@ LAST = (-1,)  # the last hidden state, after the final norm
 
 class Unsupported(UserError):
     """A runtime cannot run a model, or not on this machine. The message, one line, says why and what can."""
+
+
+def check_batches(name: str) -> None:
+    """Raise Unsupported if the runtime of a name computes no batches."""
+    if name not in BATCHED:
+        raise Unsupported(f"--runtime {name} computes no batches; use {' or '.join(BATCHED)}")
 
 
 class Reads(NamedTuple):
