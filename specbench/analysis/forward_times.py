@@ -20,12 +20,12 @@ import scipy
 from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.analysis.replay import Replayed
+from specbench.analysis.widths import FEWEST
 from specbench.base.stats import Floats
 from specbench.base.untrusted import BRIEF, is_file, read_json
 from specbench.config import UserError, validated
 
 LONGEST = 1e6  # seconds of a forward
-FEWEST = 20  # rounds with one draft length that it takes to use their medians
 SAMPLED = 1000  # prefills or rounds that a slope is fitted to
 LEAST = 0.01  # of a time that does not come from the context
 

@@ -150,7 +150,7 @@ def recorded(run: StoredRun) -> pd.DataFrame:
     for each token it drafted, after which the target read all of them and the token before.
     """
     from specbench.analysis.drafts import OVERLAPPING
-    from specbench.analysis.forward_times import FEWEST
+    from specbench.analysis.widths import FEWEST
 
     samples = metrics.timed_samples(run.samples(["warmup", "finish", "prompt_tokens", "tokens"]))
     samples = samples.dropna(subset=["prompt_tokens", "tokens"])

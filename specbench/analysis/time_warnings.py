@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow.compute as pc
 
 from specbench.analysis import answers, metrics, widths, workers
-from specbench.analysis.forward_times import FEWEST
 from specbench.analysis.pooled import Measured
 from specbench.results.stored import StoredRun
 
@@ -97,6 +96,8 @@ def uneven_widths(run: StoredRun) -> Iterator[str]:
     columns = ["method", "drafted", "target_seconds"]
     rows = run.rounds().to_table(columns, alone & pc.field("method").isin(names)).to_pandas().dropna()
     by_width = rows.groupby("drafted").target_seconds.agg(["median", "size"])
-    seconds = {int(drafted) + 1: float(row["median"]) for drafted, row in by_width.iterrows() if row["size"] >= FEWEST}
+    seconds = {
+        int(drafted) + 1: float(row["median"]) for drafted, row in by_width.iterrows() if row["size"] >= widths.FEWEST
+    }
     if line := widths.uneven("target", seconds):
         yield f"{line}; specbench profile --widths measures it"

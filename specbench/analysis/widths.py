@@ -7,6 +7,7 @@ speculation is compared with a baseline that loses time, or loses time itself.
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
+FEWEST = 20  # rounds with one draft length that it takes to use their medians
 WIDTHS = (1, 2, 3, 4, 5, 8, 16)  # tokens of a forward
 UNEVEN = 1.3  # times that neighbouring widths may differ by
 FLAT = 1.15  # times that the widest forward of a verification may take of the narrowest, where the memory decides

@@ -239,7 +239,7 @@ class Method(Protocol):
     """A decoding method: all that the harness knows of it."""
 
     lossless: bool
-    reach: int  # the most tokens that a round may feed beyond the committed text
+    reach: int  # the most tokens of a forward of the target in a round, and positions after the text of all models
 
     @property
     def combination(self) -> Combination | None:

@@ -198,12 +198,20 @@ def leaked(methods: Mapping[str, Method], requests: Sequence[Request]) -> dict[s
 
 
 def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:
-    """A method on loaded models. Raises UserError for settings that it does not have or cannot use."""
+    """A method on loaded models. Raises UserError for settings that it does not have or cannot use.
+
+    Nor can those be used that make rounds longer than the pair's context.
+    """
     implementation = module(spec.method)
     settings = validated(implementation.Settings, spec.values, spec.name)
     built = implementation.build(settings, pair, watch)
     if not hasattr(built, "rounds"):
         raise UserError(f"{spec.name}: build returned {type(built).__name__}, not a method: it has no `rounds`")
+    if built.reach >= pair.context:
+        raise UserError(
+            f"{spec.name}: its rounds are of up to {built.reach} tokens, but {pair.name} reads {pair.context} with the "
+            "text; choose smaller settings"
+        )
     if pair.penalties and not getattr(built, "penalised", False):
         raise UserError(
             f"{spec.name} asks the target about other texts than the answer, or combines several models, and a penalty "

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.analysis import compare as compared
 from specbench.analysis import asked, metrics, pooled, time_warnings
+from specbench.analysis import compare as compared
 from specbench.base.untrusted import brief
 from specbench.config import UserError
 from specbench.config.generation import unused_words

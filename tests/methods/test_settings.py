@@ -42,7 +42,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"blocks": 0}, "specblock: blocks"),
         ({"branches": [2, 4, 6]}, "specblock: branches"),
         ({"branches": [2, 4, -1, 0]}, "specblock: branches"),
-        ({"nodes": 10**6}, "specblock: its tree has up to 1000000 tokens"),
+        ({"nodes": 10**6}, "specblock: its rounds are of up to 1000001 tokens"),
         ({"head": "gone"}, "there is no head gone; train one: specbench train --method specblock"),
     ],
     "deer": [
@@ -132,7 +132,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"interval": 0}, "osd: interval"),
         ({"learning_rate": NAN}, "osd: learning_rate"),
         ({"clip": 0}, "osd: clip"),
-        ({"gamma": 9000}, "osd: gamma is 9000 tokens, but"),
+        ({"gamma": 9000}, "osd: its rounds are of up to 9001 tokens, but"),
     ],
     "lossy": [
         ({"form": "soft"}, "form"),
@@ -152,7 +152,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"gamma": 0}, "mirror: gamma"),
         ({"branches": 0}, "mirror: branches"),
         ({"exit": 1}, "mirror: exit"),
-        ({"branches": 900}, "mirror: its branches have up to"),
+        ({"branches": 900}, "mirror: its rounds are of up to"),
     ],
     "omnidraft": [
         ({"interval": -1}, "omnidraft: interval"),
@@ -160,7 +160,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"length": "confidence"}, "omnidraft: length"),
         ({"threshold": 1.0}, "omnidraft: threshold"),
         ({"head_rate": NAN}, "omnidraft: head_rate"),
-        ({"gamma": 9000}, "omnidraft: gamma is 9000 tokens, but"),
+        ({"gamma": 9000}, "omnidraft: its rounds are of up to 9001 tokens, but"),
     ],
     "opt-tree": [({"nodes": 0}, "opt-tree: nodes"), ({"threshold": -0.1}, "opt-tree: threshold")],
     "pld": [

@@ -9,19 +9,19 @@ from made_runs import TOKENIZER
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from specbench.config import UserError, load_method, validated
+from specbench.config import Setting, UserError, load_method
 from specbench.engine.models.pair import Pair
+from specbench.engine.penalties import OFF
 from specbench.engine.session import Session, Unwatched
 from specbench.engine.types import Method
-from specbench.methods import module
+from specbench.measure import prepare
 
 
 def build(models: Pair, name: str, watch=None, **changes) -> Method:
     """A method of a YAML file with some settings changed."""
     spec = load_method(name)
-    implementation = module(spec.method)
-    chosen = validated(implementation.Settings, {**spec.values, **changes}, name)
-    return implementation.build(chosen, models, watch or Unwatched())
+    settings = spec.settings | {key: Setting(value=value) for key, value in changes.items()}
+    return prepare.build(spec.model_copy(update={"settings": settings}), models, watch or Unwatched())
 
 
 def lonely(context: int = 256, architecture: str = "llama", **facts) -> SimpleNamespace:
@@ -33,7 +33,7 @@ def lonely(context: int = 256, architecture: str = "llama", **facts) -> SimpleNa
         return Session(pair(architecture)[0], role, watch)
 
     known = {"context": context, "vocabulary": 96, "tokenizer_hash": "abc", "device": torch.device(DEVICE)}
-    known |= {"draft_device": None, "need_one_device": lambda why: None}
+    known |= {"draft_device": None, "need_one_device": lambda why: None, "penalties": OFF}
     return SimpleNamespace(session=session, name="lonely", **(known | facts))
 
 

@@ -14,7 +14,6 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.types import Draft, Method, Sampling, Watch
 from specbench.methods.chains.sps import SpS
 from specbench.methods.lossy.fly import LookupDrafter, lookup
-from specbench.methods.trees.rsd import refuse_long
 
 
 class Settings(Base):
@@ -46,9 +45,8 @@ class Lengthened:
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Raises UserError for two tokenizers, and for rounds longer than the pair's context."""
+    """Raises UserError for two tokenizers."""
     pair.need_one_tokenizer("cs-drafting lets the draft model read guessed tokens")
     most = settings.gamma + settings.later
-    refuse_long(f"cs-drafting: gamma and later are {most} tokens", most, pair)
     inner = LookupDrafter(pair.session("draft", watch), settings.ngram, settings.guesses)
     return SpS(pair.session("target", watch), Lengthened(inner, settings.later, settings.ngram), most)

@@ -29,7 +29,6 @@ from specbench.engine.session import Session
 from specbench.engine.types import Draft, Method, Sampling, Verdict, Watch
 from specbench.methods.blocks.dflash import KIND, BlockDrafter, DFlash, loaded
 from specbench.methods.lookup.rest_datastore import END, Datastore, find_datastore
-from specbench.methods.trees.rsd import refuse_long
 
 ORDER = 3  # of the n-gram model (paper)
 PRIOR = 2.0  # occurrences of a context that weigh as much as all shorter contexts together (our inference)
@@ -178,7 +177,6 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
             f"diffuspec: lengths from {settings.shortest} to {longest} do not fit the head, which drafts "
             f"{model.block - 1} tokens; change shortest or longest"
         )
-    refuse_long(f"diffuspec: its draft has {longest} tokens", longest, pair)
     store = find_datastore(settings.datastore, pair.tokenizer_hash)
     session = Session(model, "draft", watch, pair.vocabulary, EAGER)
     ngrams = Ngrams(store, settings.hits, pair.vocabulary)

@@ -26,7 +26,6 @@ from specbench.engine.types import Draft, Method, Round, Sampling, Scored, State
 from specbench.methods.heads import eagle3
 from specbench.methods.heads.eagle3 import EagleDrafter, Grown, Read, best_of, levels
 from specbench.methods.lookup.recycling import Successors, grow, template
-from specbench.methods.trees.rsd import refuse_long
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -176,7 +175,6 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     counts = {len(settings.checkpoints), len(settings.thresholds), len(settings.kept)}
     if len(counts) > 1:
         raise UserError("graft: checkpoints, thresholds and kept have different lengths; give one of each for a stage")
-    refuse_long(f"graft: its tree has up to {settings.nodes} tokens", settings.nodes, pair)
     target = pair.session("target", watch)
     if settings.drafter == "draft":
         return Graft(target, GraftedChain(pair.session("draft", watch), settings), settings, {})

@@ -22,7 +22,6 @@ from specbench.engine.speculate import speculate
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.drafting import bounded
-from specbench.methods.trees.rsd import refuse_long
 
 
 class Settings(Base):
@@ -140,5 +139,4 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """Uses only the pair's target. Raises UserError for settings and rounds that do not fit."""
     if len(settings.lengths) != len(settings.ranks) + 1 or list(settings.ranks) != sorted(set(settings.ranks)):
         raise UserError("logitspec: ranks must increase, and lengths must have one more number; change one of them")
-    refuse_long(f"logitspec: its tree has up to {settings.nodes - 1} tokens", settings.nodes - 1, pair)
     return LogitSpec(pair.session("target", watch), settings)

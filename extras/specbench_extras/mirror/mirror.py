@@ -27,7 +27,6 @@ from specbench.engine.sampling import draw
 from specbench.engine.session import Session
 from specbench.engine.speculate import Headed, read_once
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
-from specbench.methods.trees.rsd import refuse_long
 
 BRANCHES = "branches"  # the role of the draft model while it drafts them
 
@@ -149,10 +148,8 @@ def longest(gamma: int, branches: int) -> int:
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """The output layer computes at the eager runtime, on states that any runtime gives.
 
-    Raises UserError for a target of one layer, and for a tree of branches longer than the pair's context.
+    Raises UserError for a target of one layer.
     """
-    most = longest(settings.gamma, settings.branches)
-    refuse_long(f"mirror: its branches have up to {most} tokens", most, pair)
     model = pair.models["target"]
     layers = model.config.get_text_config().num_hidden_layers
     if layers < 2:

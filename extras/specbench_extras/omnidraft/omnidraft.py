@@ -27,7 +27,6 @@ from specbench.engine.translate import Reading, Translation
 from specbench.engine.translated import Translated
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
 from specbench.methods.chains.sps import SpS
-from specbench.methods.trees.rsd import refuse_long
 from specbench_extras.omnidraft.omnidraft_merge import Merged, Merging, Spellings, exact_merged, greedy_chances
 from specbench_extras.osd.osd import Learner, LearningSettings
 
@@ -272,10 +271,8 @@ class OmniDraft(SpS):
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """A draft that learns computes at the eager runtime: others keep copies of what changes.
 
-    Raises UserError for a pair without a draft, and for rounds longer than the pair's context. A draft with the
-    target's own tokenizer has nothing to merge.
+    Raises UserError for a pair without a draft. A draft with the target's own tokenizer has nothing to merge.
     """
-    refuse_long(f"omnidraft: gamma is {settings.gamma} tokens", settings.gamma, pair)
     model = pair.session("draft").model
     translation = pair.translations.get("draft") or Translation(
         pair.tokenizer, pair.tokenizer, (pair.vocabulary, model.config.get_text_config().vocab_size)

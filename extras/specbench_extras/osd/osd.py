@@ -23,7 +23,6 @@ from specbench.engine.models.room import announce, learning_bytes
 from specbench.engine.session import Session
 from specbench.engine.types import Method, Round, Sampling, Watch
 from specbench.methods.chains.sps import SpS
-from specbench.methods.trees.rsd import refuse_long
 
 UPDATES = "updates"  # the name of their seconds in a run's apart.json
 Text = tuple[list[int], list[int]]  # tokens with the prompt's, and the places in them whose draft was rejected
@@ -184,9 +183,8 @@ class OSD(SpS):
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """The draft computes at the eager runtime and reads shared prefixes again: others keep copies of what changes.
 
-    Raises UserError for a pair without a draft, for two tokenizers, and for rounds longer than the pair's context.
+    Raises UserError for a pair without a draft and for two tokenizers.
     """
-    refuse_long(f"osd: gamma is {settings.gamma} tokens", settings.gamma, pair)
     pair.need_one_tokenizer("osd trains the draft on the target's own tokens")
     draft = pair.session("draft").model
     need_float(draft, "osd trains a copy of the draft")

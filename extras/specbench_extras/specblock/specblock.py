@@ -23,7 +23,6 @@ from specbench.engine.speculate import Headed, read_once
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.heads.eagle3 import best_children, check_target, rising
-from specbench.methods.trees.rsd import refuse_long
 from specbench_extras.specblock.rank_block_head import CLASSES, RankBlockHead, rank_config
 from specbench_extras.specblock.specblock_tree import BlockTree, Slots, widths
 
@@ -179,13 +178,12 @@ def rank_block_head(head: Head, target: PreTrainedModel, vocabulary: int) -> Ran
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Uses only the pair's target. Raises UserError for a head that does not fit it, and for too large a tree.
+    """Uses only the pair's target. Raises UserError for a head that does not fit it.
 
     The head runs eagerly on every runtime: others know no positions that rows share.
     """
     target = check_target(pair, KIND)
     pair.need_one_device(f"{KIND} reads the target's states into the cache of its head")
-    refuse_long(f"{KIND}: its tree has up to {settings.nodes} tokens", settings.nodes, pair)
     model, hashes = load_once(
         settings.head, KIND, pair, None, lambda head: rank_block_head(head, target, pair.vocabulary)
     )

@@ -23,7 +23,6 @@ from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.heads import eagle3
 from specbench.methods.heads.eagle3 import KIND, SHAPES, EagleDrafter, Grown, eagle_head, head_session
-from specbench.methods.trees.rsd import refuse_long
 
 
 class Settings(Base):
@@ -153,8 +152,6 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     else:
         loaded = [eagle3.loaded(file, pair) for file in files]
         heads, hashes = [head for head, _ in loaded], [own for _, own in loaded]
-    most = (settings.total_tokens - 1) * (len(heads) if settings.combine == "merge" else 1)
-    refuse_long(f"taps: its trees have up to {most} tokens", most, pair)
     sizes = settings.total_tokens, settings.top_k, settings.depth
     drafters = [EagleDrafter(head, head_session(head, pair, watch), layers, *sizes) for head in heads]
     of_all = {"head": short_hash("".join(own["head"] for own in hashes).encode())}

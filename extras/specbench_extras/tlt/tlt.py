@@ -27,7 +27,6 @@ from specbench.methods.drafting import DraftedMethod
 from specbench.methods.heads import eagle3
 from specbench.methods.heads.eagle3 import EagleDrafter, Grown, Read, grow
 from specbench.methods.trees.eagle2 import Grow, Growing
-from specbench.methods.trees.rsd import refuse_long
 
 Size = Annotated[int, Field(ge=1)]
 
@@ -158,9 +157,7 @@ class HeadBandit(Headed, TreeBandit):
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Uses the draft model or the head. Raises UserError for a tree that is too long, or a head that does not fit."""
-    most = max(nodes for _, _, nodes in settings.strategies)
-    refuse_long(f"tlt: its largest tree has up to {most} tokens", most, pair)
+    """Uses the draft model or the head. Raises UserError for a head that does not fit."""
     strategies = Strategies(settings.times(), settings.epsilon, settings.window)
     target = pair.session("target", watch)
     if settings.drafter == "draft":

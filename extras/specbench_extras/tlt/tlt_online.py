@@ -21,7 +21,6 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Method, Round, Sampling, Watch
 from specbench.methods.heads.eagle3 import KIND, SHAPES, check_target, eagle_head
-from specbench.methods.trees.rsd import refuse_long
 from specbench_extras.osd.osd import Learner, LearningSettings
 from specbench_extras.tlt.tlt import BanditSettings, HeadBandit, SizedHead, Strategies
 
@@ -118,10 +117,8 @@ class LearningBandit(HeadBandit):
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """The head computes at the eager runtime: others keep copies of what changes.
 
-    Raises UserError for a tree that is too long, or a head that does not fit.
+    Raises UserError for a head that does not fit.
     """
-    most = max(nodes for _, _, nodes in settings.strategies)
-    refuse_long(f"tlt-online: its largest tree has up to {most} tokens", most, pair)
     target = check_target(pair)
     stored = find_head(settings.head, KIND, pair, SHAPES, same_weights=False)
     head = eagle_head(stored, target, pair.vocabulary, pair.draft_device)

@@ -28,7 +28,6 @@ from specbench.engine.session import Session
 from specbench.engine.speculate import Headed, read_once
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.heads.eagle3 import check_target
-from specbench.methods.trees.rsd import refuse_long
 
 # Kinds of heads: those of DFlare mix the target's layers for each of their own, those of DEER read none of them.
 KIND, MIXED, TEXT = "dflash", "dflare", "deer"
@@ -172,5 +171,4 @@ def block_of(settings: Settings, model: BlockHead, pair: Pair, kind: str) -> int
         raise UserError(
             f"{kind}: block {block} is not from 2 to {model.block}, as the head was trained; choose one that is"
         )
-    refuse_long(f"{kind}: its draft has {block - 1} tokens", block - 1, pair)
     return block

@@ -105,8 +105,8 @@ def best_of(grown: Iterable[Level], most: int) -> Grown:
 
 
 def grow(logits: Tensor, read: Read, top_k: int, depth: int, most: int) -> Grown:
-    """The `most` best nodes of all `levels`."""
-    return best_of(levels(logits, read, top_k, depth), most)
+    """The `most` best nodes of all `levels`; none is deeper than `most`, since all nodes above it are among them."""
+    return best_of(levels(logits, read, top_k, min(depth, most - 1)), most)
 
 
 def best_children(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:

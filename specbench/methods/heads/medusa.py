@@ -23,7 +23,6 @@ from specbench.engine.session import LAST, Session
 from specbench.engine.speculate import Headed, read_once
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.rules import TreeSettings, is_exact
-from specbench.methods.trees.rsd import refuse_long
 
 KIND = "medusa"
 
@@ -137,8 +136,7 @@ def loaded(settings: Settings, pair: Pair, kind: str, make: Make) -> tuple[Draft
     accuracies: Sequence[Sequence[float]] = settings.accuracies or measured
     if len(accuracies) > len(heads) or not all(accuracies):
         raise UserError(f"{kind}: accuracies has {len(accuracies)} rows, but {len(heads)} heads; give one row a head")
-    refuse_long(f"{kind}: its tree has up to {settings.nodes} tokens", settings.nodes, pair)
-    paths = best_paths([row[: pair.vocabulary] for row in accuracies], settings.nodes)
+    paths = best_paths([row[: pair.vocabulary] for row in accuracies], min(settings.nodes, pair.context))
     return heads, ranked_tree(paths, target.device), hashes
 
 

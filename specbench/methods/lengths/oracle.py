@@ -8,7 +8,7 @@ from pydantic import Field
 
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
-from specbench.engine.session import Session
+from specbench.engine.session import Session, positions
 from specbench.engine.types import Sampling
 from specbench.methods.chains.sps import adaptive
 from specbench.methods.drafting import LengthSettings
@@ -22,15 +22,17 @@ class Oracle(Lengths):
     """Draft exactly the tokens that the target will accept.
 
     No draft token is discarded and no target forward is wasted. The prefill decodes the text with sessions of its own,
-    which no watch times. After the first `tokens` tokens the text is unknown, and γ tokens are drafted.
+    which no watch times. After the first `tokens` tokens, or where the models' context ends, the text is unknown, and γ
+    tokens are drafted.
     """
 
     def __init__(self, target: Session, draft: Session, eos_ids: frozenset[int], tokens: int) -> None:
         self.target, self.draft, self.eos_ids, self.tokens = target, draft, eos_ids, tokens
 
     def begin(self, prompt: list[int]) -> None:
+        room = min(positions(self.target.model), positions(self.draft.model)) - len(prompt)
         text = [int(self.target.restart(prompt).logits.argmax(-1))]
-        while len(text) < self.tokens and text[-1] not in self.eos_ids:
+        while len(text) < min(self.tokens, room) and text[-1] not in self.eos_ids:
             text.append(int(self.target.forward(text[-1:]).logits.argmax(-1)))
         self.draft.truncate(0)
         choices = self.draft.forward([*prompt, *text[:-1]], keep=len(text)).logits.argmax(-1).tolist()

@@ -12,7 +12,6 @@ from pydantic import Field
 from torch import Tensor
 
 from specbench.config import Settings as Base
-from specbench.config import UserError
 from specbench.engine.models.pair import Pair
 from specbench.engine.ngrams import Ngram, Pool, trie
 from specbench.engine.sampling import draw
@@ -130,11 +129,5 @@ def verify(draft: Draft, logits: Tensor, sampling: Sampling, rng: torch.Generato
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Uses only the pair's target. Raises UserError for rounds longer than the pair's context."""
-    reach = settings.reach()
-    if reach >= pair.context:
-        raise UserError(
-            f"lookahead: window {settings.window}, ngram {settings.ngram} and candidates {settings.candidates} make "
-            f"rounds of up to {reach} tokens, but {pair.name} reads {pair.context}; choose smaller ones"
-        )
+    """Uses only the pair's target."""
     return Lookahead(pair.session("target", watch), settings)

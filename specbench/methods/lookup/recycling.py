@@ -22,7 +22,6 @@ from specbench.engine.session import Session
 from specbench.engine.speculate import read_in_chunks, read_once, speculate
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Combination, Draft, Method, Round, Sampling, Scored, Watch
-from specbench.methods.trees.rsd import refuse_long
 
 CHUNK = 512  # tokens of a prompt that are read at a time: the logits of a long prompt would fill the memory
 
@@ -250,6 +249,5 @@ class Recycling:
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Uses only the pair's target. Raises UserError for rounds longer than the pair's context."""
-    refuse_long(f"recycling: its tree has up to {settings.nodes} tokens", settings.nodes, pair)
+    """Uses only the pair's target."""
     return Recycling(pair.session("target", watch), settings)

@@ -244,11 +244,6 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
             f"the datastore {store.folder} holds the token {store.about.largest}, which {pair.name} has no logits for "
             f"({pair.vocabulary} tokens); build one with the pair's own tokenizer"
         )
-    if settings.reach() >= pair.context:
-        raise UserError(
-            f"rest: nodes {settings.nodes} makes rounds of up to {settings.reach()} tokens, but {pair.name} reads "
-            f"{pair.context}; choose fewer"
-        )
     model = first = None
     if settings.fusion == "draft":
         first = FirstPlace(settings.prune) if settings.prune else None

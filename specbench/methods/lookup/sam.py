@@ -18,7 +18,6 @@ from specbench.engine.session import Session
 from specbench.engine.types import Draft, Method, Sampling, Watch
 from specbench.methods.drafting import DraftedMethod
 from specbench.methods.lookup.suffix_automaton import Automaton
-from specbench.methods.trees.rsd import refuse_long
 
 
 class Settings(Base):
@@ -85,7 +84,6 @@ def drafter(settings: Settings, tokenizer: str | None, device: torch.device) -> 
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Uses the pair's target, and its draft only as a fallback. Raises UserError for rounds that do not fit."""
-    refuse_long(f"sam: its drafts have up to {settings.reach() - 1} tokens", settings.reach() - 1, pair)
+    """Uses the pair's target, and its draft only as a fallback."""
     model = ModelDrafter(pair.session("draft", watch)) if settings.fallback == "draft" else None
     return Sam(pair.session("target", watch), SamDrafter(settings, pair.device, model), settings)

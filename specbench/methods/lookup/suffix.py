@@ -21,7 +21,6 @@ from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
 from specbench.methods.drafting import DraftedMethod, bounded
 from specbench.methods.lookup.suffix_automaton import END, Automaton, Match
-from specbench.methods.trees.rsd import refuse_long
 
 Found = tuple[list[int], tuple[int, ...] | None, float]  # tokens, parents (None: a chain), expected tokens
 NOTHING: Found = [], None, 0.0
@@ -236,7 +235,6 @@ def drafter(settings: Settings, tokenizer: str | None, device: torch.device) -> 
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Uses the pair's target, and its draft only as a fallback. Raises UserError for rounds that do not fit."""
-    refuse_long(f"suffix: its drafts have up to {settings.reach() - 1} tokens", settings.reach() - 1, pair)
+    """Uses the pair's target, and its draft only as a fallback."""
     model = ModelDrafter(pair.session("draft", watch)) if settings.fallback == "draft" else None
     return Suffix(pair.session("target", watch), SuffixDrafter(settings, pair.device, model), settings)

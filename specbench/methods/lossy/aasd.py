@@ -13,7 +13,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from specbench.config import UserError
 from specbench.engine.accept import predicting_rows, weigh
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
@@ -141,10 +140,5 @@ def choose(logits: Tensor, settings: Settings, rng: torch.Generator) -> Tensor:
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Uses only the pair's target. Raises UserError for rounds longer than the pair's context."""
-    if settings.reach >= pair.context:
-        raise UserError(
-            f"aasd: gamma {settings.gamma} and candidates {settings.candidates} make rounds of up to {settings.reach} "
-            f"tokens, but {pair.name} reads {pair.context}; choose smaller ones"
-        )
+    """Uses only the pair's target."""
     return AASD(pair.session("target", watch), settings)

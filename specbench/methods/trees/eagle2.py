@@ -16,7 +16,7 @@ from specbench.engine.session import Session
 from specbench.engine.types import Draft, Method, Sampling, Watch
 from specbench.methods.heads.eagle3 import Grown, Read, grow
 from specbench.methods.rules import TreeSettings
-from specbench.methods.trees.rsd import TreeDrafter, TreeSpeculation, refuse_long
+from specbench.methods.trees.rsd import TreeDrafter, TreeSpeculation
 
 
 class Settings(TreeSettings):
@@ -58,8 +58,6 @@ class Growing(TreeDrafter):
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Raises UserError for a tree longer than the pair's context."""
-    refuse_long(f"eagle2: its tree has up to {settings.nodes} tokens", settings.nodes, pair)
     trees = partial(grow, top_k=settings.top_k, depth=settings.gamma - 1, most=settings.nodes)
     drafter = Growing(pair.session("draft", watch), trees)
     return TreeSpeculation(pair.session("target", watch), drafter, settings.gamma, settings.nodes, settings.accept())

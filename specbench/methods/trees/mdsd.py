@@ -22,7 +22,7 @@ from specbench.engine.speculate import speculate
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Method, Round, Sampling, Watch
 from specbench.methods.trees.kseq import kseq
-from specbench.methods.trees.rsd import Branching, Independent, TreeSpeculation, refuse_long
+from specbench.methods.trees.rsd import Branching, Independent, TreeSpeculation
 
 
 class Settings(Base):
@@ -59,9 +59,7 @@ class MDSD(TreeSpeculation):
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Raises UserError for rounds longer than the pair's context, and for K-SEQ without independent drafts."""
+    """Raises UserError for K-SEQ without independent drafts."""
     if settings.rule == "kseq" and not settings.replacement:
         raise UserError("mdsd: rule kseq needs independent drafts; --set mdsd.replacement=true, or choose another rule")
-    most = settings.drafts * settings.gamma
-    refuse_long(f"mdsd: {settings.drafts} drafts of {settings.gamma} are {most} tokens", most, pair)
     return MDSD(pair.session("target", watch), pair.session("draft", watch), settings)

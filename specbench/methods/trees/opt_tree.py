@@ -15,7 +15,7 @@ from specbench.engine.types import Method, Watch
 from specbench.methods.heads.eagle3 import Grown, Read, best_children, ranked
 from specbench.methods.rules import TreeSettings
 from specbench.methods.trees.eagle2 import Growing
-from specbench.methods.trees.rsd import TreeSpeculation, refuse_long
+from specbench.methods.trees.rsd import TreeSpeculation
 
 
 class Settings(TreeSettings):
@@ -57,8 +57,6 @@ def grow(logits: Tensor, read: Read, nodes: int, threshold: float, levels: int) 
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Raises UserError for a tree longer than the pair's context."""
-    refuse_long(f"opt-tree: its tree has up to {settings.nodes} tokens", settings.nodes, pair)
     trees = partial(grow, nodes=settings.nodes, threshold=settings.threshold, levels=settings.gamma)
     drafter = Growing(pair.session("draft", watch), trees)
     return TreeSpeculation(pair.session("target", watch), drafter, settings.gamma, settings.nodes, settings.accept())

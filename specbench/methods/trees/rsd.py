@@ -257,20 +257,13 @@ def possible(tokens: Tensor, probs: Tensor, parents: Sequence[int]) -> Draft:
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Raises UserError for a `branching` of more than γ levels, and for a tree longer than the pair's context."""
+    """Raises UserError for a `branching` of more than γ levels."""
     constant = settings.search == "constant"
     if constant and len(settings.branching) > settings.gamma:
         raise UserError(
             f"rsd: branching names {len(settings.branching)} levels, but gamma is {settings.gamma}; change one of them"
         )
     most = sum(settings.sizes())
-    refuse_long(f"rsd: its tree has up to {most} tokens", most, pair)
     session = pair.session("draft", watch)
     drafter = Branching(session, settings.branching) if constant else Beam(session, settings.width)
     return TreeSpeculation(pair.session("target", watch), drafter, settings.gamma, most, settings.accept())
-
-
-def refuse_long(what: str, most: int, pair: Pair) -> None:
-    """Raise UserError if a round of `most` + 1 tokens does not fit the pair's context."""
-    if most + 1 >= pair.context:
-        raise UserError(f"{what}, but {pair.name} reads {pair.context} with the text; choose a smaller one")

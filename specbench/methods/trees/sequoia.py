@@ -17,7 +17,7 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Method, Watch
 from specbench.methods.rules import TreeSettings
-from specbench.methods.trees.rsd import Branching, TreeSpeculation, refuse_long
+from specbench.methods.trees.rsd import Branching, TreeSpeculation
 
 
 class Settings(TreeSettings):
@@ -101,10 +101,9 @@ class Planned(Branching):
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
-    """Raises UserError for a tree longer than the pair's context."""
-    refuse_long(f"sequoia: its tree has up to {settings.nodes} tokens", settings.nodes, pair)
     rates = settings.acceptance[: pair.vocabulary]
-    shape = Plan(rates, settings.nodes, settings.gamma).shape()
+    nodes = min(settings.nodes, pair.context)  # a larger tree is refused, and takes long to plan
+    shape = Plan(rates, nodes, settings.gamma).shape()
     drafter = Planned(pair.session("draft", watch), shape)
     levels = len(shape) - 1
     return TreeSpeculation(pair.session("target", watch), drafter, levels, sum(map(sum, shape)), settings.accept())

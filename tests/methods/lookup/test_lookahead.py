@@ -406,9 +406,9 @@ def test_build_needs_a_target_only_and_room_for_a_round():
     prompt, text = lively_prompt("llama", 15, 40)
     assert decode(method, prompt, 40)[0] == text
     assert build(lonely(57), "lookahead").reach == 56
-    with one_line_error("rounds of up to 56 tokens, but lonely reads 56; choose smaller"):
+    with one_line_error("rounds are of up to 56 tokens, but lonely reads 56"):
         build(lonely(56), "lookahead")
-    with one_line_error("ngram 1000000000 "):
+    with one_line_error("rounds are of up to 250000000000000000 tokens"):
         build(lonely(), "lookahead", window=1, ngram=10**9, candidates=1)
 
 

@@ -227,7 +227,7 @@ def test_what_ships_and_what_is_refused():
     method = build(lonely(), "recycling")
     assert method.lossless and method.reach == 81 and method.inputs() == {} and method.state() == []
     assert build(lonely(), "recycling", memory="text").state() is None
-    with one_line_error("recycling: its tree has up to 80 tokens, but lonely reads 80"):
+    with one_line_error("recycling: its rounds are of up to 81 tokens, but lonely reads 80"):
         build(lonely(80), "recycling")
     with one_line_error("recycling: successors"):
         build(lonely(), "recycling", successors=0)

@@ -409,7 +409,7 @@ def test_build_needs_a_target_only_and_a_datastore_that_fits(stored):
     assert decode(method, prompt, 40)[0] == text
     for changes, facts, words in (
         (fits, {"vocabulary": max(text)}, f"holds the token {max(text)}, which lonely has no logits for"),
-        (fits, {"context": 65}, "nodes 64 makes rounds of up to 65 tokens, but lonely reads 65; choose fewer"),
+        (fits, {"context": 65}, "rounds are of up to 65 tokens, but lonely reads 65"),
         (fits | {"fusion": "draft"}, {}, "lonely has no draft model"),
         ({}, {}, "no datastore ships for this tokenizer"),
         ({"datastore": "nowhere"}, {}, "there is no datastore nowhere; build one"),

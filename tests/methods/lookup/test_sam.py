@@ -95,7 +95,7 @@ def test_a_greedy_test_of_sampled_texts_is_found(monkeypatch):
 def test_what_ships_and_what_is_refused():
     method = build(lonely(), "sam")
     assert method.lossless and method.reach == 40 and method.inputs() == {} and method.state() is None
-    with one_line_error("sam: its drafts have up to 39 tokens, but lonely reads 39"):
+    with one_line_error("sam: its rounds are of up to 40 tokens, but lonely reads 39"):
         build(lonely(39), "sam")
     with one_line_error("lonely has no draft model"):
         build(lonely(), "sam", fallback="draft")

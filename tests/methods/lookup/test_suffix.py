@@ -297,7 +297,7 @@ def test_what_ships_and_what_is_refused():
     assert method.lossless and method.reach == 33 and method.inputs() == {} and method.state() is None
     assert config.load_method("suffixdecoding").values["answers"] == 500
     assert build(lonely(), "anpd").reach == 7
-    with one_line_error("suffix: its drafts have up to 32 tokens, but lonely reads 32"):
+    with one_line_error("suffix: its rounds are of up to 33 tokens, but lonely reads 32"):
         build(lonely(32), "suffix")
     with one_line_error("suffix: shortest: 65 is more than longest (63)"):
         build(lonely(), "suffix", shortest=65)

@@ -317,5 +317,5 @@ def test_build_needs_a_target_only_and_room_for_a_round():
     method = build(lonely(), "aasd")
     assert not method.lossless and method.reach == 1 + 10 * 3 and method.inputs() == {}
     assert build(lonely(32), "aasd").reach == 31
-    with one_line_error("rounds of up to 31 tokens, but lonely reads 31; choose smaller"):
+    with one_line_error("rounds are of up to 31 tokens, but lonely reads 31"):
         build(lonely(31), "aasd")

@@ -202,5 +202,5 @@ def test_a_draw_of_its_own_for_each_sibling_is_found(monkeypatch):
 
 @pytest.mark.parametrize("name", ("eagle2", "opt-tree"))
 def test_trees_that_do_not_fit_are_refused(name):
-    with one_line_error(f"{name}: its tree has up to 4096 tokens", "choose a smaller one"):
+    with one_line_error(f"{name}: its rounds are of up to 4097 tokens, but tiny reads 256", "choose smaller settings"):
         build(tiny("llama"), name, nodes=4096)

@@ -1,14 +1,15 @@
 """RSD: its trees are drawn as the paper says, and texts stay the target's own, greedy and sampled."""
 
 import itertools
-import types
 
 import numpy as np
 import oracle
 import pytest
 import torch
+from builders_engine import build
 from cases import architectures, mostly_long
-from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
+from gates import DEVICE, GREEDY, decode, lively_prompt, pair, tiny, without_looking
+from refusals import one_line_error
 from tabled import Table, law, p_of_texts, p_with_caches, warped
 from watched import reads_of_tensors
 
@@ -17,7 +18,7 @@ from specbench.engine.sampling import waits
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
 from specbench.methods.trees import rsd
-from specbench.methods.trees.rsd import Beam, Branching, Settings, TreeSpeculation, build, given_earlier, possible
+from specbench.methods.trees.rsd import Beam, Branching, TreeSpeculation, given_earlier, possible
 
 SHIPPED = config.load_method("rsd").values
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
@@ -201,7 +202,7 @@ def test_perturbed_values_by_the_formula():
     lambda changes, most: most == 32,
 )
 def test_reach_is_the_most_that_a_round_feeds(pocket, changes, most):
-    method = build(config.validated(Settings, {**SHIPPED, **changes}, "rsd"), pocket, None)
+    method = build(pocket, "rsd", **changes)
     assert method.reach == most + 1 and method.lossless and method.inputs() == {}
     for sampling in (GREEDY, Sampling(1.0)):
         rounds = decode(method, list(range(100, 130)), 25, sampling, device="cpu")[1]
@@ -229,9 +230,9 @@ def test_how_often_the_host_waits_for_a_draft(monkeypatch, name, looks):
 
 
 def test_trees_that_do_not_fit_are_refused():
-    small = types.SimpleNamespace(context=17, name="small")
-    with pytest.raises(config.UserError, match="tree has up to 16 tokens, but small reads 17 with the text; choose"):
-        build(Settings(**SHIPPED), small, None)
+    assert build(tiny("llama"), "rsd", gamma=63, width=4).reach == 253
+    with one_line_error("rsd: its rounds are of up to 257 tokens, but tiny reads 256 with the text; choose smaller"):
+        build(tiny("llama"), "rsd", gamma=64, width=4)
 
 
 def test_the_variant_changes_the_search_alone():

@@ -148,5 +148,5 @@ def test_drawn_rows_are_those_of_the_place():
 
 
 def test_trees_that_do_not_fit_are_refused():
-    with one_line_error("sequoia: its tree has up to 1000 tokens", "choose a smaller one"):
+    with one_line_error("sequoia: its rounds are of up to 257 tokens, but tiny reads 256", "choose smaller settings"):
         build(tiny("llama"), "sequoia", nodes=1000)

@@ -5,7 +5,7 @@ import copy
 import oracle
 import pytest
 import torch
-from builders_engine import build, lonely, made
+from builders_engine import build, made
 from cases import architectures, mostly_long
 from gates import DEVICE, decode, lively_prompt, pair
 from law import Fit, fit
@@ -199,7 +199,7 @@ def test_what_ships_and_what_is_refused():
     assert (shipped["nodes"], shipped["kept"], shipped["successors"]) == (59, [8, 24, 40], 9)
     method = build(made(), "graft-sps")
     assert method.lossless and method.reach == 25 and method.inputs() == {} and method.state() is None
-    with one_line_error("graft: its tree has up to 59 tokens, but lonely reads 59"):
-        build(lonely(59), "graft")
+    with one_line_error("graft-sps: its rounds are of up to 257 tokens, but"):
+        build(made(), "graft-sps", nodes=256)
     with one_line_error("graft: checkpoints, thresholds and kept"):
         build(made(), "graft-sps", kept=(8, 24))

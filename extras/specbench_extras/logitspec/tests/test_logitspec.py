@@ -160,7 +160,7 @@ def test_a_draw_of_its_own_for_each_branch_is_found(monkeypatch):
 def test_what_ships_and_what_is_refused():
     method = build(lonely(), "logitspec")
     assert method.lossless and method.reach == 64 and method.inputs() == {} and method.state() is None
-    with one_line_error("logitspec: its tree has up to 63 tokens, but lonely reads 63"):
+    with one_line_error("logitspec: its rounds are of up to 64 tokens, but lonely reads 63"):
         build(lonely(63), "logitspec")
     for ranks in ((8,), (32, 8)):
         with one_line_error("logitspec: ranks must increase, and lengths must have one more number"):

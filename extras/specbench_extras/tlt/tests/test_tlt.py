@@ -156,5 +156,5 @@ def test_a_draw_of_its_own_for_each_sibling_is_found(monkeypatch):
 
 
 def test_trees_that_do_not_fit_are_refused():
-    with one_line_error("tlt: its largest tree has up to 5000 tokens", "choose a smaller one"):
+    with one_line_error("tlt: its rounds are of up to 5001 tokens", "choose smaller settings"):
         build(tiny("llama"), "tlt", strategies=((2, 2, 4), (3, 3, 5000)))

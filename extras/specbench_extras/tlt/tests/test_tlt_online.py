@@ -210,5 +210,5 @@ def test_a_head_of_an_earlier_target_is_taken(pocket, tmp_path):
     served = build(pocket, "tlt-online", head=str(file))
     assert served.lossless and served.reach == 60
     assert served.inputs() == find_head(str(file), KIND, pocket, SHAPES, same_weights=False).hashes()
-    with one_line_error("tlt-online: its largest tree has up to 9000 tokens"):
+    with one_line_error("tlt-online: its rounds are of up to 9001 tokens"):
         build(pocket, "tlt-online", strategies=((2, 2, 9000),))
