@@ -108,7 +108,7 @@ def compare(
     return summary
 
 
-def _other(by: str, measured: pooled.Measured) -> tuple[pd.DataFrame, Sequence[Column]]:
+def _other(by: str, measured: pooled.Measured) -> tuple[pd.DataFrame, dict[str, Column]]:
     """The table of a value of --by in OTHER, and its columns."""
     if by == "depth":
         return compared.depth_table(measured), DEPTH_COLUMNS
