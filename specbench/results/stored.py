@@ -91,10 +91,10 @@ class StoredRun:
     def plan(self) -> Plan:
         plan = validated(Plan, self.manifest["plan"], f"{self.folder}/manifest.json: plan", "this run cannot be used")
         names = [spec.name for spec in plan.methods]
-        for name in (plan.pair.name, plan.suite, *names, *(line.task for line in plan.tasks)):
-            if len(name) > MOST_NAME:  # which no table or plot has room for
+        for shown in (plan.pair.name, plan.suite, *names, *(line.task for line in plan.tasks)):
+            if len(shown) > MOST_NAME:  # which no table or plot has room for
                 raise UserError(
-                    f"{self.folder}/manifest.json is damaged (the name {brief(name)!r} has {len(name)} characters); "
+                    f"{self.folder}/manifest.json is damaged (the name {brief(shown)!r} has {len(shown)} characters); "
                     "put a copy back"
                 )
         for name in (plan.baseline, *plan.baselines, *plan.baselines.values()):

@@ -9,6 +9,7 @@ import pytest
 from refusals import one_line_error
 
 from specbench.config import SUITES, ModelSpec
+from specbench.engine.models import tokenizer
 from specbench.engine.models.folders import model_folder
 from specbench.engine.models.tokenizer import load_tokenizer
 
@@ -101,6 +102,24 @@ def test_a_tokenizer_may_change_texts_a_little(folder):
 
     changed(folder, "tokenizer.json", change)
     assert model_folder(ModelSpec(model=str(folder))) == folder
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "words"), [("MOST_MEMORY", 1 << 20, "of memory"), ("MOST_SECONDS", 0, "0 s")]
+)
+def test_a_tokenizer_is_tried_apart(folder, monkeypatch, limit, value, words):
+    """Its memory and its time are those of another process."""
+
+    def many(settings):
+        vocabulary = settings["model"]["vocab"]
+        vocabulary.update({f"word {i}": len(vocabulary) + i for i in range(200_000)})
+
+    changed(folder, "tokenizer.json", many)
+    assert load_tokenizer(ModelSpec(model=str(folder))).decode([80])
+    monkeypatch.setattr(tokenizer, limit, value)
+    os.utime(folder / "tokenizer.json", (1, 1))  # or it would not be tried again
+    with one_line_error("its tokenizer.json takes more than", words):
+        load_tokenizer(ModelSpec(model=str(folder)))
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "config.json", "merges.txt", "spiece.model"])

@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +15,33 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from specbench.base.hashes import short_hash
 from specbench.base.hub import offline
 from specbench.config import ModelSpec, UserError
-from specbench.engine.models.folders import model_folder
+from specbench.engine.models.folders import BUNDLED, model_folder
 
+MOST_MEMORY = 4 << 30  # bytes of the process that tries a tokenizer; those of Gemma and Llama 3 take less than 1 GiB
+MOST_SECONDS = 120
+OUT_OF_MEMORY = 3
+# What the library raises for a damaged file is told when it is loaded here; only a want of memory is.
+TRIAL = f"""
+import resource, sys
+from tokenizers import Tokenizer
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+try:
+    made = Tokenizer.from_file(sys.argv[1])
+    made.decode(made.encode("A text of some words, 12 + 30 = 42. " * 20).ids)
+except MemoryError:
+    sys.exit({OUT_OF_MEMORY})
+except Exception as error:
+    sys.exit({OUT_OF_MEMORY} if "memory" in str(error) else 0)
+"""
 NOT_OF_A_TOKENIZER = {"name_or_path", "is_local", "local_files_only"}
 
 
 def load_tokenizer(spec: ModelSpec, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """A model's tokenizer without the model. Raises UserError if it cannot be loaded."""
     folder = model_folder(spec, weights=False)
+    if not folder.is_relative_to(BUNDLED):
+        _try_apart(folder, spec.model)
     try:
         with offline():
             return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
@@ -32,6 +54,35 @@ def load_tokenizer(spec: ModelSpec, trust_remote_code: bool = False) -> PreTrain
                 f"{spec.model}: its tokenizer brings code of its own; to let it run, add --trust-remote-code"
             ) from None
         raise UserError(f"cannot load the tokenizer of {spec.model}: {reason}; put tokenizer.json beside it") from None
+
+
+def _try_apart(folder: Path, name: str) -> None:
+    """Load a folder's tokenizer.json in a process of its own, once, and code a short text.
+
+    Raises UserError if that takes more memory or time than any tokenizer does: here it would take this machine's.
+    """
+    file = folder / "tokenizer.json"
+    if file.is_file():
+        status = file.stat()
+        _try_file(file, name, status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _try_file(file: Path, name: str, size: int, changed: int) -> None:
+    """The same of a file of this size and time of change."""
+    what = f"{name}: its tokenizer.json takes more than"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", TRIAL, str(file), str(MOST_MEMORY)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=MOST_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{what} {MOST_SECONDS} s to load; fetch the model again") from None
+    if done.returncode < 0 or done.returncode == OUT_OF_MEMORY:
+        raise UserError(f"{what} {MOST_MEMORY >> 30} GiB of memory to load; fetch the model again")
 
 
 def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
