@@ -403,6 +403,16 @@ def test_other_weights_are_another_file():
     assert openvino_export.digest(oracle.tiny("llama", seed=5, rms_norm_eps=1e-5).float()) != before
 
 
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16), ids=str)
+def test_a_checkpoint_in_half_precision_is_computed_in_float32(dtype):
+    """With its weights as they are; hidden states have the type that heads of such a model read."""
+    half = copy.deepcopy(model("llama")).to(dtype)
+    logits, states = feed(runtime().runner(half), text := forms.text(40), hidden=(0, *LAST))
+    expected, wide = feed(runtime().runner(copy.deepcopy(half).float()), text, hidden=(0, *LAST))
+    assert half.dtype == dtype and torch.equal(logits, expected) and len(set(logits.argmax(-1).tolist())) > 4
+    assert states.dtype == dtype and torch.equal(states, wide.to(dtype))
+
+
 def test_what_cannot_be_run_is_refused(monkeypatch):
     with pytest.raises(Unsupported, match=r"LlamaForCausalLM is float64 on cpu; add --device cpu --dtype float32"):
         runtime().runner(oracle.tiny("llama"))

@@ -1,5 +1,6 @@
 """The openvino runtime: OpenVINO's PagedAttention on a CPU. Each model is exported, compiled and checked once."""
 
+import copy
 import importlib.util
 import time
 import weakref
@@ -59,7 +60,10 @@ class OpenVINO(Runtime):
         self.seconds[what] += time.perf_counter() - began
 
     def _export(self, model: PreTrainedModel) -> "Paged":
-        """Export, compile and check a model. Raises Unsupported if that fails."""
+        """Export, compile and check a model, in half precision with its weights widened.
+
+        Raises Unsupported if that fails.
+        """
         from specbench.engine.runtimes.openvino_export import exported
         from specbench.engine.runtimes.openvino_paged import Paged
         from specbench.engine.runtimes.openvino_runner import PagedRunner, check
@@ -69,12 +73,14 @@ class OpenVINO(Runtime):
                 "the openvino runtime takes weights in float, or what it makes of them where --weights and --runtime "
                 "openvino stand together; these are quantised otherwise: use --runtime static"
             )
+        half = model.device.type == "cpu" and model.dtype in (torch.bfloat16, torch.float16)
+        wide = copy.deepcopy(model).float() if half else model  # the same weights, and products in float32
         for anew in (False, True):
             with self.timed("export"):
-                export, from_cache = exported(model, anew)
-            paged = Paged(export, self._threads, model.num_parameters())
+                export, from_cache = exported(wide, anew)
+            paged = Paged(export, self._threads, model.num_parameters(), model.dtype)
             try:
-                check(paged, model, PagedRunner(paged, self.timed))
+                check(paged, wide, PagedRunner(paged, self.timed))
                 return paged
             except Unsupported:
                 if not from_cache:

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 import openvino as ov
+import torch
 from openvino import opset13 as op
 from openvino._offline_transformations import paged_attention_transformation
 
@@ -32,8 +33,9 @@ def settings(threads: int) -> dict[str, Any]:
 class Paged:
     """What all sequences of a model share: the compiled models."""
 
-    def __init__(self, exported: Any, threads: int, parameters: int) -> None:
-        self._exported = exported
+    def __init__(self, exported: Any, threads: int, parameters: int, dtype: torch.dtype = torch.float32) -> None:
+        """`dtype` is that of hidden states, for the heads that read them; all is computed in float32."""
+        self._exported, self.dtype = exported, dtype
         self.small = parameters <= SMALL
         self._threads = threads
         self._compiled: dict[Hashable, Any] = {}

@@ -190,13 +190,13 @@ class PagedRunner(Chaining):
         request = self._requests.get(form) or self._request(form)
         self._set_inputs(request, ids.numpy(), keep, block)
         if features is not None:
-            request.bind("features", ov.Tensor(features.numpy()[:, None]))
+            request.bind("features", ov.Tensor(features.float().numpy()[:, None]))
         request.infer()
         self._length += ids.shape[0]
         logits = request.output(0).clone()
         if not hidden:
             return logits, None
-        return logits, torch.cat([request.output(i) for i in self.paged.outputs(hidden)], -1)
+        return logits, torch.cat([request.output(i) for i in self.paged.outputs(hidden)], -1).to(self.paged.dtype)
 
     def _set_inputs(
         self, request: Request, ids: npt.NDArray[np.int64], keep: int, block: OpenBlock | None = None

@@ -213,12 +213,19 @@ def _norm(module: Any) -> Map:
     if type(module).__name__.startswith("Gemma"):
         weight = 1 + weight.float() if weight.element_size() < 4 else 1 + weight
     epsilon = float(getattr(module, "variance_epsilon", None) or module.eps)
-    return partial(_rms_norm, weight=weight, epsilon=epsilon)
+    twice = weight.repeat(2) if weight.device.type == "cpu" else None
+    return partial(_rms_norm, weight=weight, twice=twice, epsilon=epsilon)
 
 
-def _rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+def _rms_norm(x: Tensor, weight: Tensor, twice: Tensor | None, epsilon: float) -> Tensor:
+    """RMSNorm of rows [..., D]; `twice` is the weight [2 D], twice, on a CPU.
+
+    There torch has no kernel for it, but one for LayerNorm: x and -x together have no mean, and the variance of x².
+    """
     if x.dtype == weight.dtype != torch.float64:
-        return F.rms_norm(x, weight.shape, weight, epsilon)
+        if twice is None:
+            return F.rms_norm(x, weight.shape, weight, epsilon)
+        return F.layer_norm(torch.cat([x, -x], -1), twice.shape, twice, None, epsilon)[..., : len(weight)]
     wide = x.float()  # in float64 too, as in transformers
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
     return (normed * weight).to(x.dtype)
