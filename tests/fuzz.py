@@ -32,12 +32,14 @@ from rich.table import Table
 
 from specbench.base.console import progress
 from specbench.config import UserError
+from specbench.engine.models.tokenizer import TRIAL
 
 SECONDS = 5  # of the processor, and WAITED of a clock: a pipe that nobody writes to costs no time
 WAITED = 30
 MEMORY = 500 * 2**20
 LONGEST = 4000  # characters of an error
 PROGRAMS = ("os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "pty.spawn", "os.startfile")
+TRYING = [sys.executable, "-I", "-c", TRIAL]  # a tokenizer is loaded apart; it is data, and runs nothing
 PASSING = ("git", "load", "clock_mhz", "temperature_c", "command")  # what is different from one call to the next
 # Python's other calls that change files, with the places of paths and of the open folders that they are in.
 CHANGES = {
@@ -90,7 +92,7 @@ class Watch:
     def _hook(self, event: str, args: tuple[Any, ...]) -> None:
         if self.allowed is None:
             return
-        if event in PROGRAMS:
+        if event in PROGRAMS and not (event == "subprocess.Popen" and list(args[1])[:4] == TRYING):
             self.seen.append(f"{event} {args!r:.200}")
         elif event == "open" and isinstance(args[2], int) and args[2] & WRITES:
             # A name in an open folder (base/folder.py) leads nowhere else.
