@@ -12,9 +12,12 @@ from gates import DEVICE, GREEDY, decode, lively_prompt, pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from law import V, fit, small_target
+from official import dflash as own
+from official_cases import official_cases
 from recalled import recalled
 from refusals import one_line_error
 from tiny_blocks import head, in_file, kind_of, naive_lattice, naive_parts, recipe_of, trained
+from transformers import Qwen3Config
 
 from specbench import config
 from specbench.engine.accept import exact
@@ -90,6 +93,33 @@ def test_every_lattice_equals_one_without_cache(monkeypatch, architecture, block
     for context, logits in [seen[0], *(seen[i] for i in chosen.values())]:
         assert torch.allclose(logits.cpu(), naive_lattice(architecture, model, context, block), atol=1e-4)
     assert logits.std() > 0.1
+
+
+def test_blocks_are_those_of_its_own_code(monkeypatch):
+    """24 greedy texts of tiny targets, and the block of every round, of three sizes."""
+    drafts: list[list[int]] = []
+    propose = Slots.propose
+
+    def kept(self, *arguments):
+        draft = propose(self, *arguments)
+        drafts.append(draft.tokens.tolist())
+        return draft
+
+    monkeypatch.setattr(Slots, "propose", kept)
+    for case in official_cases("dflash"):
+        target = own.target(case["seed"])
+        words, output = target.get_input_embeddings(), target.get_output_embeddings()
+        model = BlockHead(Qwen3Config(**own.config(2)), own.READ, case["block"], words, output).double()
+        tensors = own.weights(model, 1000 + case["seed"])
+        model.load_state_dict({**tensors, "mask": words.weight[own.MASK]})
+        model.eval().requires_grad_(False)
+        drafter = BlockDrafter(model, Session(model, "draft", vocabulary=own.WORDS), case["block"], "likeliest")
+        drafts.clear()
+        used = DFlash(Session(target, "target"), drafter, {})
+        text, _ = decode(used, own.prompt(case["seed"]), own.NEW, device="cpu")
+        assert text == case["text"]
+        assert drafts == case["drafts"][: len(drafts)]
+        assert len(case["drafts"]) - len(drafts) in (0, 1)  # there the last token is read before the end
 
 
 @settings(max_examples=8, deadline=None)
