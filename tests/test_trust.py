@@ -594,7 +594,8 @@ def distrusted(tree: ast.Module, path: Path) -> list[str]:
         given = {key: ast.unparse(value) for key, value in (keywords or {}).items()}
         trusting = any(given.get(flag) == "True" for flag in ("trust_remote_code", "allow_pickle"))
         loading = keywords is not None and name.endswith(".from_pretrained") and "pocket" not in path.parts
-        loading &= not name.startswith("torch.nn.")  # which makes a layer of a tensor
+        # A layer of a tensor, and settings in JSON, bring no code.
+        loading &= not name.startswith(("torch.nn.", "transformers.GenerationConfig."))
         if (
             name in FORBIDDEN
             or (name == "exec" and "sandbox" not in path.parts)
