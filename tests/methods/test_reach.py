@@ -62,8 +62,8 @@ def furthest(method: Method, prompt: list[int], sampling: Sampling, read: dict[s
     method.reset("task")
     text, far = len(prompt), 0
     for number, round_ in enumerate(method.rounds(prompt, sampling, torch.Generator().manual_seed(1))):
-        tokens = read["tokens"] if number else 0  # of the prefill it is the prompt
-        far = max(far, tokens, read["position"] - text)
+        if number:  # the prefill reads the prompt; what it reads ahead, as the oracle does, ends with the context
+            far = max(far, read["tokens"], read["position"] - text)
         text += len(round_.tokens)
         read |= {"tokens": 0, "position": 0}
         if text >= len(prompt) + COUNT:
