@@ -17,7 +17,7 @@ from specbench.results.documents import Document
 from specbench.results.stored import StoredRun
 
 DOCUMENTS = 200  # of each task
-TRACES = 1_600_000  # bytes of compressed traces, so that a page stays below 4 MB
+TRACES = 2_200_000  # bytes of compressed traces, so that a page stays below 5 MB
 TRIED = 16  # documents of each task whose traces tell how many the page has room for
 LONGEST = 6000  # characters of a prompt: its end, as few-shot examples come first
 RATES = ("acceptance_rate", "tau", "discard_rate", "verification_rate", "tokens_per_s")
@@ -39,8 +39,9 @@ def packed(sources: Sequence[Source], metric: dict[str, str]) -> tuple[bytes, li
     decoders = [_decoder(source.run) for source in sources]
     most = DOCUMENTS
     if max((source.samples.groupby("task").doc_id.nunique().max() for source in sources), default=0) > 4 * TRIED:
-        tried = len(_drill_down(sources, decoders, metric, TRIED)[0])
-        most = min(most, max(TRIED, int(0.95 * TRIED * TRACES / tried)))
+        few, twice = (len(_drill_down(sources, decoders, metric, count)[0]) for count in (TRIED, 2 * TRIED))
+        each = max(1, twice - few) / TRIED  # without what all share, such as the words of a vocabulary
+        most = min(most, max(TRIED, int(TRIED + 0.95 * (TRACES - few) / each)))
     while True:
         data, notes = _drill_down(sources, decoders, metric, most)
         if len(data) <= TRACES or most == 1:
