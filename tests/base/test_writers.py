@@ -38,7 +38,7 @@ APART = {
     ("measure/worker.py", "serve"): "in the place of outputs, to the worker's log, which is appended to",
     ("tasks/sandbox/jail.py", "unshare"): "into /proc",
     ("studies/bench/genai.py", "write"): "into a folder beside, which is renamed",
-    ("engine/models/identity.py", "tokenizer_hash"): "into a folder that is gone after it was hashed",
+    ("engine/models/tokenizer.py", "tokenizer_hash"): "into a folder that is gone after it was hashed",
     ("engine/models/gguf_files.py", None): "into a folder beside, which is renamed; its lock is made in place",
     ("engine/runtimes/openvino_export.py", None): "into a folder beside, which is renamed",
 }

@@ -13,11 +13,10 @@ from other_device import Tensors, registered
 from refusals import one_line_error
 
 from specbench import config
-from specbench.engine import session
 from specbench.engine.models.eagle_head import layers_read, stored_settings
 from specbench.engine.models.heads import Head
 from specbench.engine.models.pair import Pair, draft_device_of, load_pair
-from specbench.engine.runtimes import choose
+from specbench.engine.runtimes import away, choose
 from specbench.engine.runtimes.away import Away
 from specbench.engine.runtimes.eager import EAGER, Eager
 from specbench.engine.runtimes.static import STATIC
@@ -108,7 +107,7 @@ def test_a_copy_that_is_left_out_is_seen(side, other, monkeypatch):
     wrong = {"there": lambda runner, there, home: Away(runner, home, home)}
     wrong["home"] = lambda runner, there, home: Away(runner, there, there)
     moved = apart(tiny("llama"), other)
-    monkeypatch.setattr(session, "Away", wrong[side])
+    monkeypatch.setattr(away, "Away", wrong[side])
     with pytest.raises(RuntimeError, match=r"two devices|numpy"):
         decode(made("sps", moved, 3), PROMPT, COUNT, Sampling(1.0))
 

@@ -52,8 +52,9 @@ def test_the_same_documents_are_refused_or_marked(place, capsys):
 
 def test_other_documents_are_no_leak(place):
     """The calibration documents of the same task: their memory has hashes, but none of a test document."""
+    where = ("cpu", "auto", "auto")  # device, type and runtime
     csd.calibrate(
-        str(place / "two.yaml"), None, "pocket", "csd", [], 2, 0.0, 0, "cpu", "auto", None, place / "calibrated.parquet"
+        str(place / "two.yaml"), None, "pocket", "csd", [], 2, 0.0, 0, *where, None, place / "calibrated.parquet"
     )
     assert len(read_counts(place / "calibrated.parquet").doc_hashes) == 2
     memory = f"csd.memory={place / 'calibrated.parquet'}"

@@ -389,7 +389,7 @@ def test_some_documents_tell_how_many_a_page_has_room_for(small, monkeypatch):
     monkeypatch.setattr(page_documents, "TRACES", 5000)
     many = pd.DataFrame({"task": "sums", "doc_id": range(100)})
     data, _ = page_documents.packed([page_documents.Source(small, {}, {}, many, many)], {})
-    assert sizes == [16, 84] and len(data) == 4300  # 0.95 · 16 · 5,000 / 900
+    assert sizes == [16, 32, 93] and len(data) == 4750  # 900 and 1,700 bytes: 16 + 0.95 · (5,000 - 900) / 50
     sizes.clear()
     page_documents.packed([page_documents.Source(small, {}, {}, many[:64], many)], {})
     assert sizes == [200, 94], "of few documents all are tried: 0.95 · 200 · 5,000 / 10,100"

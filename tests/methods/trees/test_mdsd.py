@@ -1,7 +1,5 @@
 """Several drafts for each position: how they are drawn and merged, and that texts stay the target's own."""
 
-import types
-
 import numpy as np
 import oracle
 import pytest
@@ -12,8 +10,9 @@ from tabled import Table, V, law, p_of_texts, p_with_caches, warped
 from watched import reads_of_tensors
 
 from specbench import config
-from specbench.engine.session import Session
+from specbench.engine.session import Session, Unwatched
 from specbench.engine.types import Draft, Sampling
+from specbench.measure import prepare
 from specbench.methods.trees.mdsd import MDSD, Settings, build
 from specbench.methods.trees.rsd import Independent, merged
 
@@ -170,6 +169,6 @@ def test_build_and_what_is_refused(pocket):
         rounds = decode(method, list(range(100, 130)), 15, sampling)[1]
         assert max(round_.drafted for round_ in rounds) == 12
     assert config.load_method("mdsd-iid").values == {**SHIPPED, "replacement": True}
-    small = types.SimpleNamespace(context=13, name="small")
-    with pytest.raises(config.UserError, match="mdsd: 3 drafts of 4 are 12 tokens, but small reads 13 with the text"):
-        build(Settings(**SHIPPED), small, None)
+    long = config.variant(config.load_method("mdsd"), {"gamma": config.Setting(value=5000)})
+    with pytest.raises(config.UserError, match=r"mdsd\[gamma=5000\]: its rounds are of up to 15001 tokens, but pocket reads 8192"):
+        prepare.build(long, pocket, Unwatched())

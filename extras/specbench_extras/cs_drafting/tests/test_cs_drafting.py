@@ -125,5 +125,5 @@ def test_what_ships_and_what_is_refused():
     for name in ("gamma", "ngram", "guesses"):
         with one_line_error(f"cs-drafting: {name}"):
             build(made(), "cs-drafting", **{name: 0})
-    with one_line_error("cs-drafting: gamma and later are 5006 tokens"):
+    with one_line_error("cs-drafting: its rounds are of up to 5007 tokens"):
         build(made(), "cs-drafting", later=5000)
