@@ -34,14 +34,15 @@ def test_the_table_is_a_real_one():
         assert score(pd.Series(values)) == cell
 
 
-def test_the_first_table_is_that_of_its_stored_run():
-    """Every score, rate, τ, speed and interval of `make real`, written again from results/."""
-    stored = pd.read_csv(ROOT / "results" / "reference" / "everyday-smollm2.csv").set_index(["task", "method"])
-    table = README.split("<!-- real:begin -->")[1].split("<!-- real:end -->")[0]
+@pytest.mark.parametrize(("part", "file", "count"), [("real", "everyday-smollm2", 12), ("table", "math-csd-static", 6)])
+def test_a_table_is_that_of_its_stored_run(part, file, count):
+    """Every score, rate, τ, speed and interval of `make real` and `make run`, written again from results/."""
+    stored = pd.read_csv(ROOT / "results" / "reference" / f"{file}.csv").set_index(["task", "method"])
+    table = README.split(f"<!-- {part}:begin -->")[1].split(f"<!-- {part}:end -->")[0]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
     ]
-    assert len(rows) - 2 == len(stored) == 12
+    assert len(rows) - 2 == len(stored) == count
     for cells in rows[2:]:
         row = dict(zip(rows[0], cells, strict=True))
         kept = stored.loc[row["task"], row["method"]]
