@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from specbench.cli import app, lm_eval_model, panels
 from specbench.cli.analyze import all_analyses
 from specbench.report.columns import COLUMNS, DEPTH_COLUMNS
 from specbench.studies import ceilings, profile_pair
-from specbench.studies.bench import engines
+from specbench.studies.bench import engines, genai, main, peers
 from specbench.studies.bench.main import MISSED
 from specbench.training.recipe import recipes
 
@@ -90,10 +89,20 @@ def folder(tmp_path_factory):
         patch.setattr(config, "SUITES", folder / "suites")
         # What commands measure without documents.
         patch.setattr(profile_pair, "FORWARDS", 5)
-        few = {"widths": (1, 8), "contexts": (32, 128)}
-        patch.setattr(profile_pair, "measure_forwards", partial(profile_pair.measure_forwards, **few))
-        patch.setattr(ceilings, "measure", partial(ceilings.measure, sizes=(2**20, 2**24), sides=(256, 512)))
-        patch.setattr(engines, "NEW_TOKENS", 16)
+        measured = profile_pair.measure_forwards
+
+        def few_forwards(pair, widths=(1, 8), contexts=(32, 128), *repeats, **more):
+            return measured(pair, widths, contexts, *repeats, **more)
+
+        patch.setattr(profile_pair, "measure_forwards", few_forwards)
+        ceiling = ceilings.measure
+
+        def few_sizes(device, dtype, sizes=(2**20, 2**24), sides=(256, 512), **more):
+            return ceiling(device, dtype, sizes, sides, **more)
+
+        patch.setattr(ceilings, "measure", few_sizes)
+        for part in (engines, genai, main, peers):  # of each text; all of them the same
+            patch.setattr(part, "NEW_TOKENS", 16)
         yield folder
 
 
