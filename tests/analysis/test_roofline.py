@@ -503,7 +503,8 @@ def test_the_profile_command(tmp_path, cache, pocket, monkeypatch):
     assert {row["runtime"] for row in report["forwards"]} == {"static", "eager"}
     for name in ("pair", "draft"):
         assert runtime_of(StoredRun(tmp_path / "pocket" / name).manifest) == "static"
-    wanted = {"model", "runtime", "context", "width", "bytes", "operations", "limit", "binds", "median", "low", "high"}
+    wanted = {"model", "runtime", "context", "width", "bytes", "operations", "limit", "binds"}
+    wanted |= {"median", "low", "high", "fast"}
     assert {frozenset(row) for row in report["limits"]} == {frozenset(wanted)}
     assert ceilings.load(CPU, torch.float32) == report["ceilings"]
     assert measuring.machine_ceilings(pocket) == report["ceilings"] and len(calls) == 1
