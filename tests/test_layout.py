@@ -31,6 +31,17 @@ def imports() -> dict[str, set[str]]:
     return graph
 
 
+TOP = {"docs", "examples", "extras", "results", "specbench", "suites", "tests", "tools", ".ci", ".github"}
+
+
+def test_the_top_level_has_no_folder_that_a_command_left_there():
+    """Such as `fuzz-failures/`, which holds inputs and the paths of the machine that made them."""
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("no checkout of git")
+    assert {name.partition("/")[0] for name in done.stdout.splitlines() if "/" in name} == TOP
+
+
 def test_files_form_no_circle():
     graph = imports()
     assert len(graph) > 200
