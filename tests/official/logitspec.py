@@ -6,13 +6,11 @@ LOGITSPEC is github.com/smart-lty/LogitSpec at 659bba9c. Its file model/logitspe
 called are Pool and generate_draft_tokens, as logitspec_generate calls them, with the defaults of its evaluation.
 """
 
-import importlib.util
-import json
 import random
 import sys
-from pathlib import Path
 
 import torch
+from checkout import module, store
 
 SIZE = 90  # of the vocabulary
 
@@ -43,11 +41,7 @@ def case(number: int, official) -> dict:
 
 
 def main(checkout: str, out: str, count: str = "24") -> None:
-    spec = importlib.util.spec_from_file_location("o", Path(checkout, "model/logitspec/generate_drafts_util.py"))
-    official = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(official)
-    cases = [case(number, official) for number in range(int(count))]
-    Path(out).write_text("[\n" + ",\n".join(map(json.dumps, cases)) + "\n]\n")
+    store(case, module(checkout, "model/logitspec/generate_drafts_util.py"), out, count)
 
 
 if __name__ == "__main__":

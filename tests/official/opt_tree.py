@@ -6,12 +6,10 @@ OPTTREE is github.com/Jikai0Wang/OPT-Tree at 4f87f54e. Its file opt_classic/tree
 `draft` in opt_classic/model.py does, with the distributions of `chances` in place of a draft model's.
 """
 
-import importlib.util
-import json
 import sys
-from pathlib import Path
 
 import torch
+from checkout import module, store
 
 SIZE = 12  # of the vocabulary
 
@@ -44,11 +42,7 @@ def case(number: int, official) -> dict:
 
 
 def main(checkout: str, out: str, count: str = "40") -> None:
-    spec = importlib.util.spec_from_file_location("tree", Path(checkout, "opt_classic/tree.py"))
-    official = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(official)
-    cases = [case(number, official) for number in range(int(count))]
-    Path(out).write_text("[\n" + ",\n".join(map(json.dumps, cases)) + "\n]\n")
+    store(case, module(checkout, "opt_classic/tree.py"), out, count)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,11 @@ and gen_draft of DynSAM, as `DraftModel` in samd/draft.py does. Stored drafts la
 which they begin there, and the zeros that fill them up.
 """
 
-import importlib.util
-import json
 import random
 import sys
 import types
-from pathlib import Path
+
+from checkout import module, store
 
 
 def case(number: int, official) -> dict:
@@ -44,11 +43,7 @@ def case(number: int, official) -> dict:
 def main(checkout: str, out: str, count: str = "12") -> None:
     sys.modules["tqdm"] = types.ModuleType("tqdm")
     sys.modules["tqdm"].tqdm = None
-    spec = importlib.util.spec_from_file_location("dyn_sam", Path(checkout, "samd/sam/dyn_sam.py"))
-    official = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(official)
-    cases = [case(number, official) for number in range(int(count))]
-    Path(out).write_text("[\n" + ",\n".join(map(json.dumps, cases)) + "\n]\n")
+    store(case, module(checkout, "samd/sam/dyn_sam.py"), out, count)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,11 @@ MEDUSA is github.com/FasterDecoding/Medusa at e2a5d20c. Its file medusa/model/ut
 generate_medusa_buffers and evaluate_posterior with `fast`, which is the default of medusa_generate.
 """
 
-import importlib.util
-import json
 import random
 import sys
-from pathlib import Path
 
 import torch
+from checkout import module, store
 
 SIZE = 7  # of the vocabulary; nothing says token 0, with which the official code fills short paths
 VALUES = [(0.09, 0.3), (0.3, 0.09), (0.3, 0.4)]
@@ -51,11 +49,7 @@ def case(number: int, official) -> dict:
 
 
 def main(checkout: str, out: str, count: str = "45") -> None:
-    spec = importlib.util.spec_from_file_location("utils", Path(checkout, "medusa/model/utils.py"))
-    official = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(official)
-    cases = [case(number, official) for number in range(int(count))]
-    Path(out).write_text("[\n" + ",\n".join(map(json.dumps, cases)) + "\n]\n")
+    store(case, module(checkout, "medusa/model/utils.py"), out, count)
 
 
 if __name__ == "__main__":
