@@ -32,6 +32,11 @@ class Settings(Base):
     hits: int = Field(ge=1, description="places that are read in each shard of the datastore")
     gamma: int = Field(ge=1, description="tokens of a continuation: levels of the draft (γ)")
     nodes: int = Field(ge=1, description="the most retrieved tokens of a draft")
+    cut: bool = Field(
+        default=False,
+        description="a prefix costs its distinct tokens, though others begin with it; the costliest leave until the "
+        "costs of all are at most nodes",
+    )
     ngram: Literal[0, 3] = Field(description="3: what is left of nodes goes to tri-grams of the datastore; 0: off")
     prior: float = Field(
         default=0,
@@ -75,11 +80,11 @@ class FirstPlace(Lengths):
 class Retrieval:
     """Drafts a trie: the most frequent continuations of the longest suffix of the context that the store holds.
 
-    Suffixes have `shortest` to `longest` tokens, and the trie has at most `nodes`; if nothing is found, the draft is
-    empty. With `trigrams`, the rest of `nodes` goes to texts by tri-grams (after ADED): the likeliest, or those that a
-    search of so many `iterations` meets. With a `model`, the chain of up to `fusion` tokens that it drafts greedily is
-    merged in by its longest common prefix with the trie (RASD). With `first`, the model's length policy, branches that
-    begin with another token than its likeliest are pruned before.
+    Suffixes have `shortest` to `longest` tokens, and the trie has at most `nodes`, mostly fewer with `cut`; if nothing
+    is found, the draft is empty. With `trigrams`, the rest of `nodes` goes to texts by tri-grams (after ADED): the
+    likeliest, or those that a search of so many `iterations` meets. With a `model`, the chain of up to `fusion` tokens
+    that it drafts greedily is merged in by its longest common prefix with the trie (RASD). With `first`, the model's
+    length policy, branches that begin with another token than its likeliest are pruned before.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class Retrieval:
         shortest: int,
         hits: int,
         nodes: int,
+        cut: bool,
         device: torch.device,
         trigrams: Trigrams | None = None,
         iterations: int = 0,
@@ -97,7 +103,7 @@ class Retrieval:
         first: "FirstPlace | None" = None,
     ) -> None:
         self.store, self.longest, self.shortest, self.hits, self.nodes = store, longest, shortest, hits, nodes
-        self.device, self.trigrams, self.iterations = device, trigrams, iterations
+        self.cut, self.device, self.trigrams, self.iterations = cut, device, trigrams, iterations
         self.model, self.fusion, self.first = model, fusion, first
         self.lengths = Lengths()
         self.read = 0  # tokens of the text that the tri-grams have counted
@@ -147,7 +153,7 @@ class Retrieval:
         while length >= self.shortest:
             prefixes = frequent(self.store.continuations(context, length, self.hits, gamma), self.nodes)
             if prefixes:
-                return prefixes
+                return affordable(prefixes, self.nodes) if self.cut else prefixes
             length -= 1  # this suffix occurs only at the very end of documents
         return []
 
@@ -183,6 +189,22 @@ def frequent(rows: Tokens, nodes: int) -> list[Ngram]:
             break
         places, begins = places[alive], begins[alive]
     return [tuple(rows[at // width, : at % width + 1].tolist()) for at in chosen.tolist()]
+
+
+def affordable(prefixes: list[Ngram], budget: int) -> list[Ngram]:
+    """The prefixes whose distinct tokens are at most `budget` in sum, and their own prefixes.
+
+    The costliest leave first, of equally costly ones the last. A long chain costs much, as all of its prefixes do.
+    """
+    costs = [len(set(prefix)) for prefix in prefixes]
+    total, left = sum(costs), dict(enumerate(prefixes))
+    for place in sorted(reversed(range(len(prefixes))), key=lambda place: -costs[place]):
+        if total <= budget:
+            break
+        total -= costs[place]
+        del left[place]
+    needed = {prefix[:length] for prefix in left.values() for length in range(1, len(prefix) + 1)}
+    return [prefix for prefix in prefixes if prefix in needed]
 
 
 class Rest(DraftedMethod):
@@ -227,6 +249,7 @@ def _retrieval(
         settings.shortest,
         settings.hits,
         settings.nodes,
+        settings.cut,
         device,
         trigrams=Trigrams(store, settings.hits, settings.prior or None) if settings.ngram == 3 else None,
         iterations=settings.iterations if settings.search == "puct" else 0,
