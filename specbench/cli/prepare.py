@@ -40,6 +40,10 @@ class Calibration(Models):
     documents: Annotated[int, Option(min=1, help="calibration documents of each task, or texts")] = 2000
     temperature: Annotated[float, Option(help="of the speculative sampling whose rejections are counted")] = 1.0
     seed: Annotated[int, Option(help="of sampling and of generated documents")] = 0
+    batch: Annotated[
+        int | None,
+        Option(min=1, help="texts to decode together, with the counts of one by one; default: 16 if the runtime can"),
+    ] = None
     out: Annotated[
         Path | None,
         Option(
@@ -52,7 +56,8 @@ class Calibration(Models):
 def calibrate(*, options: Calibration, set_: Set = None, staffed: Staffed, machine: Machine) -> None:
     """Fill CSD's correction memory from calibration documents (never test ones), by plain speculative sampling.
 
-    In a folder, each task has a file with its own counts; other tasks use `universal.parquet`, the sum of all.
+    In a folder, each task has a file with its own counts; other tasks use `universal.parquet`, the sum of all. If it is
+    stopped, the same command goes on.
 
     `specbench calibrate --method csd --pair pocket --suite math --out math`
 

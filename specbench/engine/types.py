@@ -307,6 +307,9 @@ class Calibrated(Protocol):
     def doc_hashes(self) -> frozenset[str]:
         """The hashes of these documents (as in `Request.doc_hash`), as far as they are known."""
 
+    def lacking(self, task: str) -> str:
+        """Why the inputs change nothing about a task's texts when it begins, in words; empty if they may."""
+
 
 class Stateless:
     """Base of methods that carry nothing from one prompt to the next."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from specbench.base.console import progress
 from specbench.base.untrusted import brief
@@ -32,6 +32,29 @@ class Opened(Generic[Facts, Result]):
     parts: int
     steps: int  # of all parts, for the progress bar
     do: Callable[[int, Advance], Result]  # a part by its number, from 0, which tells of its steps
+
+
+class Keeper(Protocol):
+    """Keeps the results of parts that are done, so that work which was stopped goes on."""
+
+    def read(self, number: int, advance: Advance) -> Any:
+        """The result of a part, and `advance` is told its steps; None if it is not kept.
+
+        Raises UserError if it is damaged, or of other work.
+        """
+
+    def keep(self, number: int, result: Any) -> None:
+        """Keep the result of a part."""
+
+
+class NotKept:
+    """Keeps nothing."""
+
+    def read(self, number: int, advance: Advance) -> Any:
+        return None
+
+    def keep(self, number: int, result: Any) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -64,7 +87,11 @@ class Done:
 
 
 def carry_out(
-    opening: Callable[[], Opened[Facts, Result]], label: str, device: str, staffing: Staffing | None
+    opening: Callable[[], Opened[Facts, Result]],
+    label: str,
+    device: str,
+    staffing: Staffing | None,
+    keeping: Callable[[Facts], Keeper] = lambda facts: NotKept(),
 ) -> tuple[Facts, list[Result]]:
     """The facts of the work, and the results of all parts in their order.
 
@@ -73,32 +100,49 @@ def carry_out(
         label: of the progress bar.
         device: that the models are placed on.
         staffing: the workers; None: this process alone.
+        keeping: makes what keeps the results of this process or of the workers, from the facts of the work.
 
     Raises:
-        UserError: the work cannot be opened, or no worker is left.
+        UserError: the work cannot be opened, no worker is left, or what is kept is of other work.
     """
     if staffing is None:
         opened = opening()
+        keeper = keeping(opened.facts)
         with progress(label, opened.steps) as advance:
-            return opened.facts, [opened.do(number, advance) for number in range(opened.parts)]
+            results = _kept(keeper, opened.parts, advance)
+            for number in range(opened.parts):
+                if number not in results:
+                    results[number] = opened.do(number, advance)
+                    keeper.keep(number, results[number])
+        return opened.facts, [results[number] for number in range(opened.parts)]
     start = starter(staffing, device)
     with start(partial(do_parts, opening), NOWHERE) as crew:
-        parts = Parts(crew)
+        parts = Parts(crew, keeping)
+        before: list[int] = []
         while parts.begun is None:
-            parts.hear(lambda count: None)
+            parts.hear(before.append)
         with progress(label, parts.begun.steps) as advance:
+            advance(sum(before))
             while len(parts.results) < parts.begun.parts:
                 parts.hear(advance)
     return parts.begun.facts, [parts.results[number] for number in range(parts.begun.parts)]
 
 
+def _kept(keeper: Keeper, parts: int, advance: Advance) -> dict[int, Any]:
+    """The results that are kept, by the number of the part."""
+    read = ((number, keeper.read(number, advance)) for number in range(parts))
+    return {number: result for number, result in read if result is not None}
+
+
 class Parts(Queue[Part]):
     """The parts that are not done, and the results of the others."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, crew: Crew, keeping: Callable[[Any], Keeper] = lambda facts: NotKept()) -> None:
         super().__init__(crew)
         self.begun: Begun | None = None
         self.results: dict[int, Any] = {}
+        self.keeping = keeping
+        self.keeper: Keeper = NotKept()
 
     def hear(self, advance: Advance) -> None:
         """Take what workers tell, and send them what they are to do next. Raises UserError as `heard` and `receive`."""
@@ -112,11 +156,15 @@ class Parts(Queue[Part]):
             worker.ready = True
             if self.begun is None:
                 self.begun = message
-                self.waiting = deque(Part(number, message.parts) for number in range(message.parts))
+                self.keeper = self.keeping(message.facts)
+                self.results = _kept(self.keeper, message.parts, advance)
+                left = (number for number in range(message.parts) if number not in self.results)
+                self.waiting = deque(Part(number, message.parts) for number in left)
         elif isinstance(message, Stepped):
             advance(message.count)
         elif isinstance(message, Done):
             self.results[worker.item.number] = message.result
+            self.keeper.keep(worker.item.number, message.result)
             worker.item = None
 
 

@@ -85,6 +85,7 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
         needed = {spec.name: demand(pair, partial(build_alone, spec)) for spec in together}
         check_room(pair, needed, plan.batch, longest)
     check_lengths(requests, prompts, pair, max((method.reach for method in methods.values()), default=0))
+    tell_lacking(methods, list(dict.fromkeys(request.task for request in requests)))
     by_task: dict[str, list[list[int]]] = {request.task: [] for request in requests}
     for request, prompt in zip(requests, prompts, strict=True):
         if request.turn == 0:  # a later turn begins with the whole prompt of the first
@@ -195,6 +196,18 @@ def leaked(methods: Mapping[str, Method], requests: Sequence[Request]) -> dict[s
             "other documents, or add --allow-leak: every table will say so"
         )
     return leaks
+
+
+def tell_lacking(methods: Mapping[str, Method], tasks: Sequence[str]) -> None:
+    """Print a line for each method whose inputs change nothing about some tasks."""
+    for name, method in methods.items():
+        if isinstance(method, Calibrated):
+            by_reason: dict[str, list[str]] = {}
+            for task in tasks:
+                by_reason.setdefault(method.lacking(task), []).append(task)
+            for why, where in by_reason.items():
+                if why:
+                    warn(f"{name}{f' on {chr(32).join(where)}' if where != list(tasks) else ''}: {why}")
 
 
 def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:

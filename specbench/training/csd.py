@@ -1,62 +1,46 @@
 """CSD's correction memory: count the rejections of speculative sampling on calibration documents, and merge counts."""
 
 import json
+import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from specbench import config
 from specbench.analysis.rejections import REJECTED, RESCUED, decided, drafting
 from specbench.base import files
-from specbench.base.console import note, say
-from specbench.base.hashes import stable_seed
-from specbench.base.untrusted import read_lines, text_of
-from specbench.config import UserError
-from specbench.engine.accept import exact
-from specbench.engine.drafters import ModelDrafter
-from specbench.engine.generate import Ending, Limits, until_end
-from specbench.engine.models.pair import Pair, load_pair
+from specbench.base.console import note, say, warn
+from specbench.config import BATCHED, UserError
+from specbench.engine.models.heads import fingerprint
+from specbench.engine.models.pair import load_pair
 from specbench.engine.runtimes import choose
-from specbench.engine.speculate import speculate
+from specbench.engine.runtimes.static import STATIC
 from specbench.engine.types import Sampling
-from specbench.measure.parts import Advance, Opened, carry_out
-from specbench.measure.prompts import check_lengths, encode, load_tasks
+from specbench.measure.parts import Opened, carry_out
+from specbench.measure.room import Demand, check_room
 from specbench.measure.staffing import Staffing
 from specbench.methods.lossy import csd_memory
-from specbench.methods.lossy.csd import Settings
+from specbench.methods.lossy.csd import Settings, lacking
 from specbench.methods.lossy.csd_memory import UNIVERSAL, Counts, Rejections, write_memory
 from specbench.plan import Plan, preparing
 from specbench.results.stored import StoredRun
+from specbench.training.csd_counting import Counting, Kept, Work, counted
+from specbench.training.csd_texts import beginnings, of_tasks
 
-PREFIX = 64  # tokens of a text of a corpus that serve as the prompt
-CONTINUATION = 64  # tokens that are decoded after it
-LONGEST = 2**16  # characters of a text that are tokenized to find its first tokens
-
-
-@dataclass(frozen=True)
-class Text:
-    """A prompt that is decoded once: that of a document, or the beginning of a text of a corpus."""
-
-    task: str
-    number: int
-    prompt: list[int]
-    until: tuple[str, ...]
-    max_new_tokens: int
-    doc_hash: str = ""  # of a document; the same text may be a test document elsewhere
+ROWS = 16  # texts that are decoded together, where the runtime can
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is calibrated: the pair's name and the hash of its tokenizer, the runtime that decodes, and the texts."""
+    """What is calibrated: the pair's name and the hashes of its tokenizer and models, the runtime, and the texts."""
 
     name: str
     tokenizer_hash: str
+    models: Mapping[str, str]
     runtime: str
-    texts: list[Text]
+    work: Work
 
 
 def calibrate(
@@ -73,6 +57,7 @@ def calibrate(
     runtime: str,
     data_dir: str | None,
     out: Path | None,
+    batch: int | None = None,
     staffing: Staffing | None = None,
 ) -> None:
     """Count (draft token, target token) at the first rejection of every round (CSD, section 4.2).
@@ -80,7 +65,8 @@ def calibrate(
     The target token is its likeliest one, also where a correction was drawn (T > 0: our inference, as in decoding).
     `out` is a file for the counts of all tasks together, or a folder, in which each task gets a file of its own and
     `universal.parquet` holds their sum. A corpus makes one file. The workers of `staffing` count, or this process
-    without it. Raises UserError.
+    without it, `batch` texts at a time (None: ROWS, if the runtime computes batches). Until all are counted, the counts
+    so far are in a folder next to `out`, and the same call goes on from them. Raises UserError.
     """
     spec = config.load_method(method)
     if spec.method != "csd":
@@ -89,41 +75,56 @@ def calibrate(
     if others := set(assigned) - {spec.name}:
         raise UserError(f"--set {others.pop()}.…: only {spec.name} is calibrated")
     spec = config.override(spec, assigned.get(spec.name, {}))
-    config.validated(Settings, spec.values, spec.name)
+    settings = config.validated(Settings, spec.values, spec.name)
     if (suite is None) == (corpus is None):
         raise UserError("calibrate needs --suite (documents of its tasks) or --corpus FILE (texts), one of them")
+    rows = batch or (ROWS if runtime in (*BATCHED, choose.AUTO) else 1)
     pair_spec = config.load_pair(pair)
     name = suite and config.load_suite(suite).name
     path = out or Path(f"memory-{pair_spec.name}-{name or (corpus and corpus.stem)}")
     files.refuse_existing(path)
-    gamma = spec.values["gamma"]
+    begun = path.with_name(f"{path.name}.begun")
     where = corpus or preparing(pair_spec, str(suite), spec, documents, seed, data_dir)
     placed = staffing.device(device) if staffing else device
-    opening = partial(_open, pair_spec, placed, dtype, runtime, where, documents, gamma, Sampling(temperature), seed)
-    known, counted = carry_out(opening, "calibrating", placed, staffing)
-    texts = known.texts
+    drawn = {"temperature": temperature, "gamma": settings.gamma, "seed": seed}
+    opening = partial(_open, pair_spec, placed, dtype, runtime, where, documents, rows, drawn)
+    if begun.exists():
+        note(f"{begun}/ has the counts of a calibration that was stopped; it goes on")
+    known, of_parts = carry_out(
+        opening,
+        "calibrating",
+        placed,
+        staffing,
+        lambda known: Kept(begun, known.work, {**drawn, "models": known.models, "runtime": known.runtime}),
+    )
+    texts = known.work.texts
+    tasks = Counter(text.task for text in texts)
     source = {
         "corpus": name or str(corpus and corpus.name),
-        "documents": min(Counter(text.task for text in texts).values()),
+        "documents": min(tasks.values()),
         "temperature": temperature,
-        "gamma": gamma,
+        "gamma": settings.gamma,
         "runtime": known.runtime,
     }
     metadata = {key: json.dumps(value) for key, value in source.items()}
-    counts: dict[str, Rejections] = {text.task: Counter() for text in texts}
-    doc_hashes: dict[str, set[str]] = {task: set() for task in counts}
-    for text, of_text in zip(texts, counted, strict=True):
-        counts[text.task].update(of_text)
-        doc_hashes[text.task] |= {text.doc_hash} - {""}
+    counts: dict[str, Rejections] = {task: Counter() for task in tasks}
+    for part, of_part in zip(known.work.parts, of_parts, strict=True):
+        counts[part[0].task].update(of_part)
+    doc_hashes = {task: {text.doc_hash for text in texts if text.task == task} - {""} for task in tasks}
     together = path if path.suffix == ".parquet" or corpus else path / f"{UNIVERSAL}.parquet"
     if together != path:
         for task, of_task in counts.items():
             write_memory(path / f"{task}.parquet", of_task, known, metadata, doc_hashes[task])
     everything = set().union(*doc_hashes.values())
     write_memory(together, sum(counts.values(), Counter()), known, metadata, everything)
+    shutil.rmtree(begun)
     for task, of_task in counts.items():
-        pairs = {(d, t) for _, d, t in of_task}
-        note(f"{task}: {sum(of_task.values())} rejections of {len(pairs)} pairs")
+        pairs: Counter[tuple[int, int]] = Counter()
+        for (_, draft, wanted), count in of_task.items():
+            pairs[draft, wanted] += count
+        note(f"{task}: {pairs.total()} rejections of {len(pairs)} pairs")
+        if why := lacking(pairs, tasks[task], settings):
+            warn(f"{task}: {why}")
     say(f"{len(texts)} texts: {path}")
     if suite:
         note(f"next: specbench run --method csd --suite {suite} --set csd.memory={path}")
@@ -136,79 +137,29 @@ def _open(
     runtime: str,
     where: Plan | Path,
     documents: int,
-    gamma: int,
-    sampling: Sampling,
-    seed: int,
+    rows: int,
+    drawn: Mapping[str, float],
 ) -> Opened[Known, Rejections]:
-    """Load the pair, and the texts of a plan's tasks or a corpus; a part decodes a text and counts its rejections."""
-    pair = choose.placed(runtime, load_pair(spec, device, dtype, runtime=runtime))
+    """Load the pair, and the texts of a plan's tasks or a corpus; a part decodes texts and counts their rejections."""
+    pair = load_pair(spec, device, dtype, runtime=runtime)
+    if rows > 1:
+        choose.for_batches(runtime, pair)
+    pair = choose.placed(runtime, pair)
+    gamma = int(drawn["gamma"])
     if isinstance(where, Plan):
-        texts = list(_documents(where, pair, gamma + 1))
+        texts = list(of_tasks(where, pair, gamma + 1))
     else:
-        texts = list(_beginnings(where, pair, documents, gamma + 1))
-    rejections = counting(pair, gamma, sampling, seed)
-
-    def count(number: int, advance: Advance) -> Rejections:
-        counts = rejections(texts[number])
-        advance(1)
-        return counts
-
-    return Opened(Known(pair.name, pair.tokenizer_hash, pair.runtime.name, texts), len(texts), len(texts), count)
-
-
-def counting(pair: Pair, gamma: int, sampling: Sampling, seed: int) -> Callable[[Text], Rejections]:
-    """What decodes a text and counts its rejected pairs."""
-    target, drafter = pair.session("target"), ModelDrafter(pair.session("draft"))
-
-    def count(text: Text) -> Rejections:
-        counts: Rejections = Counter()
-        ending = Ending(Limits(text.max_new_tokens, pair.eos_ids, text.until), pair.detokenizer)
-        rng = torch.Generator(pair.device).manual_seed(stable_seed(seed, text.task, text.number))
-        for decoded in until_end(speculate(target, drafter, exact, gamma, text.prompt, sampling, rng), ending):
-            verdict = decoded.verdict
-            if verdict and not decoded.truncated and verdict.accepted < len(verdict.drafted):
-                draft, preferred = verdict.drafted[verdict.accepted], verdict.targets[verdict.accepted]
-                if draft != preferred:
-                    counts[text.number, draft, preferred] += 1
-        return counts
-
-    return count
-
-
-def _documents(plan: Plan, pair: Pair, reach: int) -> Iterator[Text]:
-    """Prompts of the calibration documents of the plan's tasks."""
-    for line in plan.tasks:
-        source = plan.info(line.task).calibration
-        if source is None:
-            raise UserError(
-                f"{line.task} has no documents for calibration besides those it tests; calibrate on a suite with "
-                "another task of its kind, such as gsm8k, and give the file to run by --set csd.memory=FILE"
-            )
-        task, _, split = source.rpartition(":")
-        stand_in = line.model_copy(update={"task": task or line.task, "fewshot": None if task else line.fewshot})
-        requests = load_tasks(plan.model_copy(update={"tasks": (stand_in,), "split": split}), pair).requests()
-        prompts = [encode(pair, request.prompt) for request in requests]
-        check_lengths(requests, prompts, pair, reach)
-        for request, prompt in zip(requests, prompts, strict=True):
-            yield Text(line.task, request.doc_id, prompt, request.until, request.max_new_tokens, request.doc_hash)
-
-
-def _beginnings(corpus: Path, pair: Pair, documents: int, reach: int) -> Iterator[Text]:
-    """The first tokens of the first texts of a JSON Lines file with a field `text`."""
-    if PREFIX + CONTINUATION + reach > pair.context:
-        raise UserError(f"{pair.name} reads {pair.context} tokens; a corpus wants {PREFIX + CONTINUATION + reach}")
-    count = 0
-    remedy = 'write JSON Lines with a "text" on every line'
-    for number, line, _ in read_lines(corpus, remedy=remedy):
-        text = text_of(line, f"{corpus}, line {number}", remedy)
-        ids = encode(pair, text[:LONGEST])[:PREFIX]
-        if len(ids) == PREFIX:
-            yield Text(UNIVERSAL, count, ids, (), CONTINUATION)
-            count += 1
-        if count == documents:
-            return
-    if not count:
-        raise UserError(f"{corpus} has no text of {PREFIX} tokens or more")
+        texts = list(beginnings(where, pair, documents, gamma + 1))
+    if rows > 1:
+        wide = pair.runtime is STATIC and pair.device.type == "cpu"
+        needed = Demand({pair.models["target"]: 1, pair.models["draft"]: 1}, gamma + 1, wide)
+        longest = max(len(text.prompt) + text.max_new_tokens for text in texts)
+        check_room(pair, {"csd": needed}, rows, longest)
+    work = Work(texts, rows)
+    hashes = {role: f"{fingerprint(model)} {model.dtype}" for role, model in pair.models.items()}
+    counting = Counting(pair, gamma, Sampling(drawn["temperature"]), int(drawn["seed"]), rows)
+    known = Known(pair.name, pair.tokenizer_hash, hashes, pair.runtime.name, work)
+    return Opened(known, len(work.parts), len(texts), counted(work, counting))
 
 
 def merge(sources: Sequence[Path], method: str | None, out: Path) -> None:

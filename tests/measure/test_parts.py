@@ -72,6 +72,39 @@ def test_parts_are_given_to_whoever_is_free(driver, fakes):
     assert driver.results == {0: "a", 1: "b", 2: "c"} and one.received() == two.received() == "nothing"
 
 
+class Shelf:
+    """Keeps results in a dictionary; each part has five steps."""
+
+    def __init__(self, results):
+        self.results = results
+
+    def read(self, number, advance):
+        if number in self.results:
+            advance(5)
+        return self.results.get(number)
+
+    def keep(self, number, result):
+        self.results[number] = result
+
+
+def test_parts_that_are_kept_are_not_done_again(fakes):
+    shelf, facts = {1: "b"}, []
+    driver = Parts(Crew([fake.worker for fake in fakes], wait), lambda its: facts.append(its) or Shelf(shelf))
+    one, two = fakes
+    assert tell(driver, one, begun(3)) == 5 and facts == [{"name": "tiny"}]
+    tell(driver, two, begun(3))
+    assert (one.received(), two.received()) == (0, 2)
+    tell(driver, two, Done("c"))
+    assert shelf == {1: "b", 2: "c"} == driver.results and two.received() == "nothing"
+
+
+def test_this_process_does_what_is_not_kept():
+    shelf, done = {0: "a", 2: "c"}, []
+    opened = Opened("facts", 3, 15, lambda number, advance: done.append(number) or "b")
+    facts, results = carry_out(lambda: opened, "doing", "cpu", None, lambda its: Shelf(shelf))
+    assert (facts, results, done) == ("facts", ["a", "b", "c"], [1]) and shelf == {0: "a", 1: "b", 2: "c"}
+
+
 def test_the_part_of_a_lost_worker_is_done_by_another_one(driver, fakes, capsys):
     one, two = fakes
     for fake in fakes:

@@ -54,7 +54,7 @@ from specbench.tasks.prompts import PromptFile
 from specbench.training import recipe
 from specbench.training.checkpoint import load_checkpoint, save_checkpoint
 from specbench.training.collected import put_table, read_collected, state_column, states_of
-from specbench.training.csd import _beginnings
+from specbench.training.csd_texts import beginnings
 from specbench.training.eagle3 import released as eagle_head
 from specbench.training.rest import _of_file, build
 from specbench.training.specdecpp import released as acceptance_head
@@ -368,9 +368,9 @@ def make_texts(folder: Path) -> dict[str, str]:
 
 def read_texts(folder: Path, rng: random.Random) -> object:
     given = SimpleNamespace(tokenizer=TOKENIZER, context=512, name="made")
-    beginnings = list(_beginnings(folder / "corpus.jsonl", given, 9, 5))
+    texts = list(beginnings(folder / "corpus.jsonl", given, 9, 5))
     documents = [text for name in ("corpus.jsonl", "corpus.txt") for text in _of_file(folder / name)]
-    return read_traces(folder / "traces.jsonl"), beginnings, documents
+    return read_traces(folder / "traces.jsonl"), texts, documents
 
 
 def make_prompts(folder: Path) -> dict[str, str]:

@@ -14,7 +14,8 @@ from pocket.corpus import FAMILIES
 from pocket.documents import CALIBRATION, VALIDATION, bundled, generated
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
-from specbench.training import csd as calibration
+from specbench.training.csd_counting import Counting
+from specbench.training.csd_texts import Text
 
 
 def rows(path) -> list[dict]:
@@ -91,10 +92,10 @@ def test_fewer_documents_are_the_beginning_of_more(folder, tmp_path):
 # What is counted, of tiny models
 
 
-def counted(target, draft, prompts, length, gamma=4, temperature=0.0, seed=0, first=0):
+def counted(target, draft, prompts, length, gamma=4, temperature=0.0, seed=0, first=0, rows=1):
     pair = Pair("made", {"target": target, "draft": draft}, Words())
-    texts = [calibration.Text("made", i, prompt, (), length) for i, prompt in enumerate(prompts, first)]
-    return sum(map(calibration.counting(pair, gamma, Sampling(temperature), seed), texts), Counter())
+    texts = [Text("made", i, prompt, (), length) for i, prompt in enumerate(prompts, first)]
+    return Counting(pair, gamma, Sampling(temperature), seed, rows)(texts)
 
 
 def test_counts_are_those_of_a_decoder_without_cache():
@@ -149,6 +150,79 @@ def test_every_text_is_drawn_from_a_seed_of_its_own():
     again, other = of_each(first=2), of_each(seed=1)
     assert [again[i] == own[i] for i in (2, 3)] == [True, True]
     assert [other[i] == own[i] for i in range(4)] == [False] * 4
+
+
+# Many texts at a time
+
+
+def test_texts_that_are_decoded_together_have_the_counts_of_each_alone():
+    """Three rows for eleven texts: texts end at other rounds, and others take their places."""
+    target, draft = oracle.tiny_pair("llama", vocab=SIZE)
+    prompts = [prompt[: 3 + number] for number, prompt in enumerate(oracle.prompts(11, length=14, vocab=SIZE, seed=3))]
+    for temperature in (0.0, 1.0):
+        alone = counted(target, draft, prompts, 30, temperature=temperature)
+        together = counted(target, draft, prompts, 30, temperature=temperature, rows=3)
+        assert len({number for number, _, _ in alone}) > 8 and together == alone
+
+
+def test_a_calibration_in_batches_has_the_files_of_one_by_one(folder, tmp_path):
+    """The folder is of batches, the default; the thresholds that the counts reach are then the same, too."""
+    words = ("calibrate", "--pair", "pocket-weak", "--suite", "math", "--documents", "6", "--temperature", "0.3")
+    output(*words, "--batch", "1", "--out", tmp_path / "m")
+    for path in folder.iterdir():
+        alone = pq.read_table(tmp_path / "m" / path.name)
+        assert alone.num_rows > 3 and alone.equals(pq.read_table(path), check_metadata=True)
+
+
+def test_a_calibration_that_was_stopped_goes_on_with_what_it_had(folder, tmp_path, monkeypatch):
+    words = ("calibrate", "--pair", "pocket-weak", "--suite", "math", "--documents", "6", "--temperature", "0.3")
+    words += ("--batch", "1", "--out", tmp_path / "m")
+    whole, done = Counting.__call__, []
+
+    def stopped(self, texts, advance):
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append([(text.task, text.number) for text in texts])
+        return whole(self, texts, advance)
+
+    monkeypatch.setattr(Counting, "__call__", stopped)
+    output(*words, code=130)
+    assert len(list((tmp_path / "m.begun").iterdir())) == 3 and not (tmp_path / "m").exists()
+    assert "different temperature" in refusal(*words, "--temperature", "0.4")
+    assert "different batch" in refusal(*words, "--batch", "2")
+    monkeypatch.setattr(Counting, "__call__", lambda *args: done.append(args[1]) or whole(*args))
+    assert "goes on" in output(*words)
+    assert done[:3] == [
+        [("pocket_gsm8k", number) for number in range(4)],
+        [("pocket_gsm8k", number) for number in (4, 5)],
+        [("pocket_math500", number) for number in range(4)],
+    ]
+    assert [[text.number for text in texts] for texts in done[3:]] == [[4, 5]], "what was done is done again"
+    assert not (tmp_path / "m.begun").exists()
+    for path in folder.iterdir():
+        assert rows(tmp_path / "m" / path.name) == rows(path)
+
+
+def test_a_memory_that_rescues_nothing_is_told_of(tmp_path):
+    """By calibrate and by run, with what it would take; not where a pair was rejected often enough."""
+    words = ("calibrate", "--pair", "pocket-weak", "--suite", "math", "--documents", "3", "--temperature", "0.3")
+    said = " ".join(output(*words, "--out", tmp_path / "m", "--set", "csd.count_threshold=1000").split())
+    table = rows(tmp_path / "m" / "pocket_gsm8k.parquet")
+    pairs = Counter()
+    for row in table:
+        pairs[row["draft_token"], row["target_token"]] += row["count"]
+    most = max(pairs.values())
+    told = (
+        "no pair was rejected 1000 times, as count_threshold 1000 asks: csd decodes as sps does, until it has counted "
+        f"enough of them while it decodes. The {pairs.total()} rejections of 3 documents are of {len(pairs)} pairs, "
+        f"{most} of the most frequent one; at this rate the first one would take {-(-3000 // most)} documents"
+    )
+    assert f"pocket_gsm8k: {told}" in said
+    run = ("run", "--pair", "pocket-weak", "--suite", "math", "--limit", "1", "--method", "csd")
+    run += ("--set", f"csd.memory={tmp_path / 'm'}")
+    said = " ".join(output(*run, "--out", tmp_path / "a", "--set", "csd.count_threshold=1000").split())
+    assert f"csd on pocket_gsm8k: {told}" in said
+    assert "decodes as sps" not in output(*run, "--out", tmp_path / "b", "--set", "csd.count_threshold=1")
 
 
 # Files

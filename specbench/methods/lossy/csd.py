@@ -7,7 +7,7 @@ memory) and the target finds the draft token likely enough (semantic consistency
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -20,6 +20,8 @@ from specbench.engine.session import Session
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
 from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
 from specbench.methods.lossy.csd_memory import Memory, find_memory
+
+OFTEN = {"at_least": operator.ge, "more_than": operator.gt}
 
 
 class Settings(DraftSettings):
@@ -63,7 +65,7 @@ class CSD(DraftedMethod):
         self.learned: Counter[tuple[int, int]] = Counter()
         self.counted: list[tuple[int, tuple[int, int]]] = []  # of this round: position in the draft, pair
         self.log_gate = math.log(settings.gate_threshold) if settings.gate_threshold else -math.inf
-        self.often = operator.ge if settings.count_test == "at_least" else operator.gt
+        self.often = OFTEN[settings.count_test]
 
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
         self.counted = []
@@ -109,6 +111,9 @@ class CSD(DraftedMethod):
     def inputs(self) -> dict[str, str]:
         return {**super().inputs(), **self.memory.hashes()}
 
+    def lacking(self, task: str) -> str:
+        return lacking(self.memory.of(task), self.memory.size(task), self.settings)
+
     def reset(self, task: str = "") -> None:
         super().reset(task)
         self.calibrated = self.memory.of(task)
@@ -130,6 +135,27 @@ class CSD(DraftedMethod):
         counts.update(new)
         counts.subtract(old)
         return [sorted([d, t, n] for (d, t), n in counts.items() if n), None]
+
+
+def lacking(pairs: Mapping[tuple[int, int], int], documents: int, settings: Settings) -> str:
+    """Why no pair of a memory can be rescued, and how many documents might be needed; empty if one can be.
+
+    `documents`: how many the counts are of; 0 if that is not known.
+    """
+    most, threshold = max(pairs.values(), default=0), settings.count_threshold
+    if OFTEN[settings.count_test](most, threshold):
+        return ""
+    until = ", until it has counted enough of them while it decodes" if settings.online else ""
+    alike = f"csd decodes as sps does{until}"
+    if not pairs:
+        return f"no rejections have been counted beforehand: {alike}"
+    least = math.ceil(threshold) if settings.count_test == "at_least" else math.floor(threshold) + 1
+    rate = f"; at this rate the first one would take {math.ceil(documents * least / most)} documents" * bool(documents)
+    of = f" of {documents} documents" * bool(documents)
+    return (
+        f"no pair was rejected {least} times, as count_threshold {threshold:g} asks: {alike}. The "
+        f"{sum(pairs.values())} rejections{of} are of {len(pairs)} pairs, {most} of the most frequent one{rate}"
+    )
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:

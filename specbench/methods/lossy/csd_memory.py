@@ -7,7 +7,7 @@ would have made. A folder holds a file for each task, and `universal.parquet` fo
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -58,9 +58,14 @@ class Memory:
 
     by_task: Mapping[str, Pairs]
     doc_hashes: frozenset[str] = frozenset()  # of the documents that were counted, as far as they are known
+    sizes: Mapping[str, int] = field(default_factory=dict)  # documents by task, as far as they are known
 
     def of(self, task: str) -> Pairs:
         return self.by_task.get(task, self.by_task.get("", {}))
+
+    def size(self, task: str) -> int:
+        """How many documents the counts that serve a task are of; 0: not known."""
+        return self.sizes.get(task if task in self.by_task else "", 0)
 
     def hashes(self) -> dict[str, str]:
         """The first 16 hexadecimal digits of SHA-256 of each task's counts, under `memory` and the task's name."""
@@ -152,7 +157,7 @@ def find_memory(setting: str, calibration: str, pair: Pair, documents: int = 0) 
         if calibration == OTHERS:
             raise UserError(f"{path} is one file, and others needs a folder with a memory for each task")
         counts = read_memory(path, pair, documents)
-        return Memory({"": counts.pairs}, counts.doc_hashes)
+        return Memory({"": counts.pairs}, counts.doc_hashes, {"": 0 if documents else len(counts.doc_hashes)})
     by_task = {file.stem: file for file in sorted(path.glob("*.parquet"))}
     if calibration == UNIVERSAL:
         by_task = {name: file for name, file in by_task.items() if name == UNIVERSAL}
@@ -163,11 +168,12 @@ def find_memory(setting: str, calibration: str, pair: Pair, documents: int = 0) 
         raise UserError(f"{path} has memories of one task at most; others needs two: calibrate a suite of several")
     read = {"" if name == UNIVERSAL else name: read_memory(file, pair, documents) for name, file in by_task.items()}
     tasks = {name: counts.pairs for name, counts in read.items()}
+    sizes = {name: documents or len(counts.doc_hashes) for name, counts in read.items() if name or not documents}
     if calibration == OTHERS:
         own = {task: pairs for task, pairs in tasks.items() if task}
         tasks = {task: _sum(pairs for name, pairs in own.items() if name != task) for task in own}
-        tasks[""] = _sum(own.values())
-    return Memory(tasks, _documents(read.values()))
+        tasks[""], sizes = _sum(own.values()), {}
+    return Memory(tasks, _documents(read.values()), sizes)
 
 
 def _sum(parts: Iterable[Pairs]) -> Pairs:
