@@ -5,10 +5,15 @@ heads=pocket-work/heads
 
 # run_into FOLDER ARGUMENTS...: a new run, or the rest of the one in FOLDER; nothing if it is finished.
 run_into() {
-  local folder=$1
+  local folder=$1 again=()
   shift
   if [ -f "$folder/summary.parquet" ]; then return; fi
-  if [ -f "$folder/manifest.json" ]; then specbench run --resume "$folder"; else specbench run "$@" --out "$folder"; fi
+  if [[ " $* " == *" --allow-code-execution "* ]]; then again=(--allow-code-execution); fi  # no run grants it itself
+  if [ -f "$folder/manifest.json" ]; then
+    specbench run --resume "$folder" "${again[@]}"
+  else
+    specbench run "$@" --out "$folder"
+  fi
 }
 
 # make_once FILE COMMAND...: run the command unless its FILE exists.
