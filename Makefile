@@ -9,6 +9,7 @@ SUITE ?= math
 DOCUMENTS ?= $(or $(LIMIT),$(if $(PAIR),,150))
 # Of the papers' tables: the bundled pair decodes BATCH documents together, and the first TIMED of each task alone.
 # WORKERS processes decode them, each on a GPU of its own; where they share a device, UNTIMED=1 leaves speeds out.
+# Of a real PAIR: DATA=folder of its documents, where there is no hub; DTYPE=bfloat16; generated programs run, isolated.
 BATCH = $(if $(PAIR),,16)
 TIMED ?= 25
 
@@ -90,9 +91,13 @@ bench-peers: $(STAMP)  ## install the engines of others that `make bench` compar
 server-test: $(STAMP)  ## a real vLLM, installed apart, held against the engine here: DOCUMENTS=, PORT=
 	tools/recipes/server-test.sh
 
-reproduce-tables: $(STAMP)  ## the papers' tables beside ours, into results/tables/: PAIR=, SUITE=, LIMIT=, WORKERS=
+reproduce-tables: $(STAMP)  ## the papers' tables next to ours, into results/tables/: PAIR=, DATA=, SUITE=, LIMIT=, WORKERS=
+	$(if $(filter smollm2,$(PAIR)),$(MAKE) --no-print-directory $(REAL))
+	$(if $(filter qwen2.5-coder,$(PAIR)),tools/recipes/qwen-coder.sh)
 	$(if $(PAIR),,LIMIT=$(DOCUMENTS) BATCH=$(BATCH) TIMED=$(TIMED) tools/recipes/measured.sh)
-	$(BIN)/specbench tables --check $(if $(PAIR),--pair $(PAIR)) $(if $(DOCUMENTS),--limit $(DOCUMENTS)) \
+	$(BIN)/specbench tables --check $(if $(DOCUMENTS),--limit $(DOCUMENTS)) \
+	  $(if $(PAIR),--pair $(PAIR) --out results/tables/$(patsubst %.yaml,%,$(notdir $(PAIR))) --allow-code-execution) \
+	  $(if $(DATA),--data-dir $(DATA)) $(if $(DTYPE),--dtype $(DTYPE)) \
 	  $(if $(BATCH),--batch $(BATCH) --time-documents $(TIMED)) \
 	  $(if $(WORKERS),--workers $(WORKERS)) $(if $(UNTIMED),--untimed) \
 	  $(if $(filter command line environment,$(origin SUITE)),--suite $(SUITE))

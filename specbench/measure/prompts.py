@@ -14,11 +14,16 @@ from specbench.tasks import code
 from specbench.tasks.harness import DataUnavailable, Request, TaskChoice, Tasks
 
 
+class NoDocuments(UserError):
+    """The documents of a task cannot be loaded here."""
+
+
 def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
     """The plan's lm-eval tasks, or its prompts. The pair is needed for a chat template and for a plan's `max_length`.
 
     Raises:
-        UserError: a task or its data does not exist, or cannot be used.
+        NoDocuments: a task's data does not exist or cannot be loaded.
+        UserError: a task does not exist, or cannot be used.
     """
     if plan.prompts:
         from specbench.tasks.prompts import PromptFile
@@ -47,7 +52,9 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
             system=plan.system_instruction,
             multiturn=plan.fewshot_as_multiturn,
         )
-    except (DataUnavailable, ValueError) as error:
+    except DataUnavailable as error:
+        raise NoDocuments(" ".join(str(error).split())) from None
+    except ValueError as error:
         raise UserError(" ".join(str(error).split())) from None
 
 

@@ -10,7 +10,7 @@ from synthetic import SINGLE, Timed, timed_run
 from specbench import config
 from specbench.base import files
 from specbench.config import SamplingSpec, load_pair
-from specbench.papers import checks, published, reproduce
+from specbench.papers import checks, missing_runs, published, reproduce
 from specbench.papers.ours import Ours
 from specbench.papers.reproduce import verdicts
 from specbench.papers.side_by_side import side_by_side, written
@@ -76,7 +76,7 @@ def test_what_the_cos_tables_ask_for() -> None:
     pocket = load_pair("pocket")
 
     def asked(pair: str, tasks: list[str] = TASKS) -> dict[SamplingSpec, list[str]]:
-        missing = reproduce.needed([paper()], pocket, pair, set(tasks))
+        missing = missing_runs.needed([paper()], pocket, pair, set(tasks))
         return {sampling: [spec.name for spec in specs] for sampling, specs in missing.items()}
 
     assert asked("pocket") == {}
@@ -87,7 +87,7 @@ def test_what_the_cos_tables_ask_for() -> None:
     assert asked("pocket-duo", ["pocket_mmlu"]) == {DRAWN: [name for name in DUO if name != "cos-naive"]}
     # a pair of the paper itself meets all of its tables
     large = load_pair("qwen2.5-3b-coder-3b")
-    missing = reproduce.needed([paper()], large, large.name, {"gsm8k"})
+    missing = missing_runs.needed([paper()], large, large.name, {"gsm8k"})
     assert {sampling: {spec.method for spec in specs} for sampling, specs in missing.items()} == {
         sampling: {"ensemble", "ensemble-parallel", "cos-sd", "cos", "cos-naive"} for sampling in (DRAWN, GREEDY)
     }
@@ -222,16 +222,18 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[An
         files.write_json(folder / "manifest.json", {"schema": 1, "plan": plan.model_dump(mode="json"), **facts})
         return True
 
-    monkeypatch.setattr(reproduce.command, "carry_out", carry_out)
-    monkeypatch.setattr(reproduce.compare, "write_summary", lambda folder: None)
-    monkeypatch.setattr(reproduce, "_announce", lambda plan, folder, pair: None)
-    monkeypatch.setattr(reproduce.prepare, "load_models", lambda plan: asked["loaded"].append(plan.pair.name))
-    monkeypatch.setattr(reproduce.time, "strftime", lambda _: str(len(asked["plans"])))
+    monkeypatch.setattr(missing_runs.command, "carry_out", carry_out)
+    monkeypatch.setattr(missing_runs.compare, "write_summary", lambda folder: None)
+    monkeypatch.setattr(missing_runs, "_announce", lambda plan, folder, pair: None)
+    monkeypatch.setattr(missing_runs, "load_tasks", lambda plan, pair: None)
+    monkeypatch.setattr(missing_runs.prepare, "build_alone", lambda spec, pair: None)
+    monkeypatch.setattr(missing_runs.prepare, "load_models", lambda plan: asked["loaded"].append(plan.pair.name))
+    monkeypatch.setattr(missing_runs.time, "strftime", lambda _: str(len(asked["plans"])))
     return asked
 
 
 def test_cos_is_measured_on_its_own_pairs_against_the_ensemble(engine: dict[str, list[Any]]) -> None:
-    first = reproduce.measure([paper()], "pocket", None, 5)
+    first = missing_runs.measure([paper()], "pocket", None, 5)
     assert [(p.pair.name, p.suite, p.sampling, p.limit, [m.name for m in p.methods]) for p in engine["plans"]] == [
         ("pocket-duo", "cos-we", DRAWN, 5, [*DUO]),
         ("pocket-trio", "cos-we", DRAWN, 5, [*WE]),
@@ -242,22 +244,22 @@ def test_cos_is_measured_on_its_own_pairs_against_the_ensemble(engine: dict[str,
     assert [(plan.baseline, plan.baselines) for plan in engine["plans"]] == [(base, {}) for base in bases]
     assert all([line.task for line in plan.tasks] == TASKS for plan in engine["plans"])
     assert engine["loaded"] == ["pocket-duo", "pocket-trio", "pocket-contrast"]
-    again = reproduce.measure([paper()], "pocket", None, 5)
+    again = missing_runs.measure([paper()], "pocket", None, 5)
     assert len(engine["plans"]) == 4 and [run.folder for run in again] == [run.folder for run in first]
 
 
 def test_another_gamma_runs_that_method_alone(engine: dict[str, list[Any]]) -> None:
-    reproduce.measure([paper()], "pocket", None, 5)
+    missing_runs.measure([paper()], "pocket", None, 5)
     refs = dict(paper().methods)
     chosen = published.MethodChoice(method="cos", settings={"gamma": 3})
     refs["WE-CoS"] = refs["WE-CoS"].model_copy(update={"by_pair": {"pocket-duo": chosen}})
-    reproduce.measure([paper().model_copy(update={"methods": refs})], "pocket", None, 5)
+    missing_runs.measure([paper().model_copy(update={"methods": refs})], "pocket", None, 5)
     (plan,) = engine["plans"][4:]
     assert (plan.pair.name, [m.name for m in plan.methods]) == ("pocket-duo", ["ensemble", "cos[gamma=3]"])
 
 
 def test_other_papers_stay_on_the_pair_that_was_asked_for(engine: dict[str, list[Any]]) -> None:
-    reproduce.measure(published.papers(), "pocket", None, 5)
+    missing_runs.measure(published.papers(), "pocket", None, 5)
     bases: dict[str, set[str]] = {}
     for plan in engine["plans"]:
         bases.setdefault(plan.pair.name, set()).add(plan.baseline)
@@ -269,7 +271,7 @@ def test_other_papers_stay_on_the_pair_that_was_asked_for(engine: dict[str, list
         "pocket-contrast": {"ensemble[combine=contrastive]"},
     }
     asked = len(engine["plans"])
-    reproduce.measure([paper()], "qwen2.5-3b-coder-3b", None, 5)  # a pair of the paper meets all of its tables
+    missing_runs.measure([paper()], "qwen2.5-3b-coder-3b", None, 5)  # a pair of the paper meets all of its tables
     new = engine["plans"][asked:]
     assert {plan.pair.name for plan in new} == {"qwen2.5-3b-coder-3b"}
     assert {(plan.baseline, plan.suite) for plan in new} == {

@@ -12,7 +12,7 @@ from synthetic import CHAIN, SINGLE, Timed, timed_run
 
 from specbench import config
 from specbench.config import SamplingSpec, UserError, load_pair
-from specbench.papers import checks, published, reproduce, texts
+from specbench.papers import checks, missing_runs, published, reproduce, texts
 from specbench.papers.on_pair import MISSING
 from specbench.papers.ours import Ours
 from specbench.papers.side_by_side import side_by_side, written
@@ -88,7 +88,7 @@ def cell(ours: Ours, table: int, **wanted: str) -> str:
 
 def needed(tasks: list[str], pair: str = "pocket") -> dict[SamplingSpec, list[str]]:
     spec = load_pair(pair)
-    missing = reproduce.needed([paper()], spec, pair, set(tasks))
+    missing = missing_runs.needed([paper()], spec, pair, set(tasks))
     return {sampling: [spec.name for spec in specs] for sampling, specs in missing.items()}
 
 

@@ -12,7 +12,8 @@ from specbench import config
 from specbench.base import files
 from specbench.base.folder import Folder, Member
 from specbench.config import SamplingSpec, UserError
-from specbench.papers import orders, published, reproduce
+from specbench.measure.prompts import NoDocuments
+from specbench.papers import missing_runs, orders, published, reproduce
 from specbench.papers.checks import Check, difference, once
 from specbench.papers.on_pair import MISSING
 from specbench.papers.ours import Ours
@@ -438,32 +439,34 @@ def engine(tmp_path, monkeypatch):
         files.write_json(folder / "manifest.json", data)
         return True
 
-    monkeypatch.setattr(reproduce.command, "carry_out", carry_out)
-    monkeypatch.setattr(reproduce.compare, "write_summary", lambda folder: None)
-    monkeypatch.setattr(reproduce, "_announce", lambda plan, folder, pair: None)
-    monkeypatch.setattr(reproduce.prepare, "load_models", lambda plan: object())
+    monkeypatch.setattr(missing_runs.command, "carry_out", carry_out)
+    monkeypatch.setattr(missing_runs.compare, "write_summary", lambda folder: None)
+    monkeypatch.setattr(missing_runs, "_announce", lambda plan, folder, pair: None)
+    monkeypatch.setattr(missing_runs, "load_tasks", lambda plan, pair: None)
+    monkeypatch.setattr(missing_runs.prepare, "build_alone", lambda spec, pair: None)
+    monkeypatch.setattr(missing_runs.prepare, "load_models", lambda plan: object())
     return plans
 
 
 def test_only_what_is_missing_is_run(paper, engine):
     assert {
-        t.name: [s.name for s in specs] for t, specs in reproduce.needed([paper], POCKET, "pocket", TASKS).items()
+        t.name: [s.name for s in specs] for t, specs in missing_runs.needed([paper], POCKET, "pocket", TASKS).items()
     } == {
         "greedy": ["vanilla", "sps[gamma=4]", "sps[gamma=9]", "csd"],
         "T=1": ["sps[gamma=4]"],
     }
-    first = reproduce.measure([paper], "pocket", "pocket", 5)
+    first = missing_runs.measure([paper], "pocket", "pocket", 5)
     assert [(p.temperature, [m.name for m in p.methods]) for p in engine] == [
         (0.0, ["vanilla", "sps[gamma=4]", "sps[gamma=9]", "csd"]),
         (1.0, ["vanilla", "sps[gamma=4]"]),
     ]
-    again = reproduce.measure([paper], "pocket", "pocket", 5)
+    again = missing_runs.measure([paper], "pocket", "pocket", 5)
     assert len(engine) == 2 and [r.folder for r in again] == [r.folder for r in first]
     lines = (published.FOLDER / "paper-table2.csv").read_text() + "paper,2,,Sums,,Spec,gamma=7,Spd,1.00,x\n"
     (published.FOLDER / "paper-table2.csv").write_text(lines)
-    reproduce.measure([paper], "pocket", "pocket", 5)
+    missing_runs.measure([paper], "pocket", "pocket", 5)
     assert [m.name for m in engine[2].methods] == ["vanilla", "sps[gamma=7]"] and len(engine) == 3
-    reproduce.measure([paper], "pocket", "pocket", 6)  # other documents: all of it anew
+    missing_runs.measure([paper], "pocket", "pocket", 6)  # other documents: all of it anew
     assert len(engine) == 5
 
 
@@ -476,9 +479,11 @@ def test_methods_are_run_on_the_tasks_that_their_tables_ask_for(paper, engine):
     (published.FOLDER / "paper-table2.csv").write_text(lines)
     (paper,) = published.papers(["paper"])
     greedy = SamplingSpec()
-    assert [s.name for s in reproduce.needed([paper], POCKET, "pocket", {"pocket_ifeval"})[greedy]] == ["sps[gamma=7]"]
-    assert "sps[gamma=7]" not in [s.name for s in reproduce.needed([paper], POCKET, "pocket", TASKS)[greedy]]
-    reproduce.measure([paper], "pocket", None, 5)
+    assert [s.name for s in missing_runs.needed([paper], POCKET, "pocket", {"pocket_ifeval"})[greedy]] == [
+        "sps[gamma=7]"
+    ]
+    assert "sps[gamma=7]" not in [s.name for s in missing_runs.needed([paper], POCKET, "pocket", TASKS)[greedy]]
+    missing_runs.measure([paper], "pocket", None, 5)
     assert [(p.suite, p.temperature, len(p.methods)) for p in engine] == [
         ("pocket", 0.0, 4),
         ("pocket", 1.0, 2),
@@ -490,14 +495,47 @@ def test_runs_are_drawn_as_the_papers_say_whatever_their_suite_says(paper, engin
     """The suite samples with top-k 50; the paper names temperatures in Table 1, and one for all of Table 2."""
     about = PAPER | {"sampling": {"temperature": 0.5, "top_k": 7}}
     (published.FOLDER / "paper.yaml").write_text(yaml.safe_dump(about))
-    reproduce.measure(published.papers(["paper"]), "pocket", "specdecpp", 5)
+    missing_runs.measure(published.papers(["paper"]), "pocket", "specdecpp", 5)
     assert [(p.temperature, p.top_k) for p in engine] == [(0.0, 0), (1.0, 0), (0.5, 7)]
 
 
+def test_what_a_real_pair_lacks_is_named_and_left_out(paper, engine, monkeypatch, capsys):
+    """A task without documents, and a method without its head; all else is run."""
+
+    def documents(plan, pair):
+        if plan.tasks[0].task == "humaneval":
+            raise NoDocuments("humaneval: the hub cannot be reached")
+
+    def build(spec, pair):
+        if spec.method == "csd":
+            raise UserError("no head of csd ships with this pair; train one")
+
+    monkeypatch.setattr(missing_runs, "load_tasks", documents)
+    monkeypatch.setattr(missing_runs.prepare, "build_alone", build)
+    missing_runs.measure([paper], "smollm2", "csd", 5)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "left out: humaneval: the hub cannot be reached" in said
+    assert "left out: csd: no head of csd ships with this pair; train one" in said
+    assert [(p.temperature, [m.name for m in p.methods]) for p in engine] == [
+        (0.0, ["vanilla", "sps[gamma=4]", "sps[gamma=9]"]),
+        (1.0, ["vanilla", "sps[gamma=4]"]),
+    ]
+    assert [line.task for line in engine[0].tasks] == ["gsm8k", "minerva_math500", "cnn_dailymail_abisee"]
+
+
+def test_a_pair_without_any_documents_is_told_where_to_put_some(paper, engine, monkeypatch):
+    def documents(plan, pair):
+        raise NoDocuments(f"{plan.tasks[0].task}: put it in a folder")
+
+    monkeypatch.setattr(missing_runs, "load_tasks", documents)
+    with pytest.raises(UserError, match=r"^none of these tasks has documents here: gsm8k: put it in a folder$"):
+        missing_runs.measure([paper], "smollm2", "csd", 5)
+
+
 def test_an_unfinished_run_goes_on(paper, engine):
-    runs = reproduce.measure([paper], "pocket", "pocket", 5)
+    runs = missing_runs.measure([paper], "pocket", "pocket", 5)
     (runs[0].folder / "scores.parquet").unlink()
-    again = reproduce.measure([paper], "pocket", "pocket", 5)
+    again = missing_runs.measure([paper], "pocket", "pocket", 5)
     assert len(engine) == 3 and engine[2] == engine[0]
     assert sorted(r.folder for r in again) == sorted(r.folder for r in runs)
 

@@ -11,7 +11,7 @@ from synthetic import CHAIN, SINGLE, Timed, timed_run
 
 from specbench import config
 from specbench.config import SamplingSpec, UserError
-from specbench.papers import checks, published, reproduce
+from specbench.papers import checks, missing_runs, published, reproduce
 from specbench.papers.on_pair import MISSING
 from specbench.papers.ours import Ours
 from specbench.papers.reproduce import verdicts
@@ -125,7 +125,7 @@ def test_what_was_chosen_for_a_task_counts_there(tmp_path):
     (judged, _, *_) = verdicts([paper], ours)
     assert "(the average of 5 tasks) 2.00 ×" in judged.detail and "pocket_gsm8k 1.60 ×" in judged.detail
     assert "sps[b] on pocket_gsm8k" in judged.baseline and "sps[a] on pocket_ruler" in judged.baseline
-    needed = reproduce.needed([paper], config.load_pair("pocket"), "pocket", POCKET)[SamplingSpec(**DRAWN)]
+    needed = missing_runs.needed([paper], config.load_pair("pocket"), "pocket", POCKET)[SamplingSpec(**DRAWN)]
     assert sorted(spec.values["gamma"] for spec in needed if spec.method == "sps") == [2, 4]
 
 
@@ -227,9 +227,9 @@ def named(result):
 def test_what_is_needed_goes_by_sampling_and_pair(paper):
     drawn, greedy = SamplingSpec(**DRAWN), SamplingSpec()
     pocket = config.load_pair("pocket")
-    missing = reproduce.needed([paper], pocket, "pocket", set(POCKET[1:]))  # some tasks of the mixture
+    missing = missing_runs.needed([paper], pocket, "pocket", set(POCKET[1:]))  # some tasks of the mixture
     assert named(missing) == {drawn: ["sps[gamma=4]", "csd-pocket"]}
-    missing = reproduce.needed([paper], config.load_pair("qwen3-32b-4b"), "qwen3-32b-4b", {"gsm8k"})
+    missing = missing_runs.needed([paper], config.load_pair("qwen3-32b-4b"), "qwen3-32b-4b", {"gsm8k"})
     assert named(missing) == {drawn: ["sps[gamma=4]", "csd[gamma=9]"], greedy: ["sps[gamma=4]"]}
 
 

@@ -8,7 +8,7 @@ import yaml
 from screens import call, output, refusal
 
 from specbench.measure.staffing import Staffing
-from specbench.papers import published, reproduce
+from specbench.papers import missing_runs, published, reproduce
 
 PAPER = {
     "paper": "paper",
@@ -70,22 +70,22 @@ def pools(monkeypatch):
     def never(*_):
         raise AssertionError("the driver loads nothing")
 
-    monkeypatch.setattr(reproduce.pool, "run", run)
-    monkeypatch.setattr(reproduce.compare, "write_summary", lambda folder: None)
-    monkeypatch.setattr(reproduce.prepare, "load_models", never)
-    monkeypatch.setattr(reproduce.time, "strftime", lambda _: f"time-{len(asked)}")
+    monkeypatch.setattr(missing_runs.pool, "run", run)
+    monkeypatch.setattr(missing_runs.compare, "write_summary", lambda folder: None)
+    monkeypatch.setattr(missing_runs.prepare, "load_models", never)
+    monkeypatch.setattr(missing_runs.time, "strftime", lambda _: f"time-{len(asked)}")
     return asked
 
 
 def measure(suite, staffing):
-    return reproduce.measure(published.papers(), "pocket", suite, None, staffing, untimed=True)
+    return missing_runs.measure(published.papers(), "pocket", suite, None, staffing, untimed=True)
 
 
 @pytest.mark.parametrize("later", [Staffing(3), None])
 def test_a_run_that_workers_began_goes_on_with_any_number_of_them(suite, pools, later):
     assert measure(suite, Staffing(2)) is None
     ((out, resume, staffing),) = pools
-    assert (resume, staffing) == (None, Staffing(2)) and out.parent == reproduce.STORE
+    assert (resume, staffing) == (None, Staffing(2)) and out.parent == missing_runs.STORE
     (run,) = measure(suite, later)
     assert pools[1:] == [(None, out, later or Staffing(1))] and run.folder == out
     assert [one.folder for one in measure(suite, later)] == [out] and len(pools) == 2, "it is whole"
