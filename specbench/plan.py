@@ -131,7 +131,7 @@ def resolve_plan(
         task: instead of a suite, tasks by name or YAML file.
         task_dir: a folder of tasks in lm-eval's form; without a suite and `task`, all of them are run.
         prompts: instead of a suite, a file of prompts without scores.
-        servers: NAME=URL texts or YAML files, of engines that are measured beside the methods.
+        servers: NAME=URL texts or YAML files, of engines that are measured next to the methods.
         max_new_tokens: the limit of each answer, in tokens; default: that of the suite's lines or of the tasks.
         options: further fields of the plan; those of the sampling and chat_template are the suite's if missing or
             None. Prompts of a file are wrapped if the tokenizer has a template.

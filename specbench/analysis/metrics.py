@@ -257,7 +257,7 @@ def timed_alone(counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _batch_speeds(counts: pd.DataFrame, by: Sequence[str]) -> "pd.Series[float]":
-    """Tokens a second of a batch, from the texts that were decoded in one beside others that were timed alone."""
+    """Tokens a second of a batch, from the texts that were decoded in one next to others that were timed alone."""
     totals = counts[counts.batched.notna()].groupby(list(by), sort=False)[["decoded", "batched"]].sum()
     return totals.decoded / totals.batched.replace(0, np.nan)
 

@@ -50,7 +50,7 @@ class Step(NamedTuple):
     drafted: int
     pieces: tuple[Piece, ...]
     rejected: tuple[Rejected, ...] = ()
-    unread: tuple[str, ...] = ()  # drafts after a rejection, or beside an accepted branch of a tree
+    unread: tuple[str, ...] = ()  # drafts after a rejection, or next to an accepted branch of a tree
     cut: tuple[str, ...] = ()  # drafts after the end of the text
 
 

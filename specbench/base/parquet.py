@@ -37,7 +37,7 @@ _Identity = tuple[int, ...]  # of a file as it is now
 
 
 class Rows:
-    """The rows of Parquet files, of which one row group at a time is in memory; each reading opens the files anew."""
+    """The rows of Parquet files, of which one row group at a time is in memory; each reading opens the files again."""
 
     def __init__(
         self, sources: Sequence[Source], schema: pa.Schema, remedy: str = "", accounted: Callable[[], int] = int

@@ -71,7 +71,7 @@ class PairSpec(Settings):
         changes = {key: value for key, value in draft.items() if key != "of"}
         made = target.model_dump(exclude_unset=True) | changes
         if draft["of"] != "target" or made == target.model_dump(exclude_unset=True):
-            raise ValueError("beside `of: target`, say what is different, such as `weights: int4`")
+            raise ValueError("next to `of: target`, say what is different, such as `weights: int4`")
         return made
 
     @property

@@ -117,7 +117,7 @@ class Session:
 
         `parents` makes the tokens a tree: for each, the index of its parent among the tree's tokens, in the order in
         which they were fed; -1 for the context. Further calls with `parents` extend the open tree. `features` [n, F]
-        are what some models read beside tokens. The last `together` tokens of a chain read one another in both
+        are what some models read next to tokens. The last `together` tokens of a chain read one another in both
         directions; no earlier token reads them.
         """
         prefix_states = None

@@ -1,4 +1,4 @@
-"""DEL: where the target exits to draft, and how many tokens, is chosen anew each round (arXiv 2504.05598). Lossless.
+"""DEL: where the target exits to draft, and how many tokens, is chosen again each round (arXiv 2504.05598). Lossless.
 
 Every exit says what it would have drafted at each verified place, from states that are there anyway (shadow tokens).
 How often that is the target's own token decides the next round. The paper's targets were trained to exit early; here

@@ -33,7 +33,7 @@ NAMING = (
     ("config.json", "configuration_files", (".json",)),
     ("tokenizer_config.json", "fast_tokenizer_files", (".json",)),
 )
-# What is fetched beside the weights: configuration, tokenizer, chat templates, and code, which runs only if permitted.
+# What is fetched next to the weights: configuration, tokenizer, chat templates, and code, which runs only if permitted.
 SMALL = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py")
 
 
@@ -175,14 +175,14 @@ def check_folder(folder: Path, name: str) -> None:
     """Check what a model's folder refers to, before anything in it is read.
 
     Raises:
-        UserError: a file is a link out of the folder (a snapshot of the hub's cache may link to the blobs beside it),
+        UserError: a file is a link out of the folder (a snapshot of the hub's cache may link to the blobs next to it),
             a pipe or a device; a file names weights that are no safetensors of this folder, or other files elsewhere;
-            or adapters lie beside the weights, which may be pickled and name another model.
+            or adapters lie next to the weights, which may be pickled and name another model.
     """
     _check_links(folder, name)
     if (folder / ADAPTER[0]).exists():
         raise UserError(
-            f"{name} has adapters beside its weights ({ADAPTER[0]}); put them into a folder of their own and name it "
+            f"{name} has adapters next to its weights ({ADAPTER[0]}); put them into a folder of their own and name it "
             "as `adapter:` in the pair's YAML file"
         )
     for ending in (".safetensors", ".bin"):

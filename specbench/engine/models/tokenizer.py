@@ -53,7 +53,7 @@ def load_tokenizer(spec: ModelSpec, trust_remote_code: bool = False) -> PreTrain
             raise UserError(
                 f"{spec.model}: its tokenizer brings code of its own; to let it run, add --trust-remote-code"
             ) from None
-        raise UserError(f"cannot load the tokenizer of {spec.model}: {reason}; put tokenizer.json beside it") from None
+        raise UserError(f"cannot load the tokenizer of {spec.model}: {reason}; put tokenizer.json next to it") from None
 
 
 def _try_apart(folder: Path, name: str) -> None:
