@@ -466,11 +466,7 @@ def test_only_what_is_missing_is_run(paper, engine):
     (published.FOLDER / "paper-table2.csv").write_text(lines)
     missing_runs.measure([paper], "pocket", "pocket", 5)
     assert [m.name for m in engine[2].methods] == ["vanilla", "sps[gamma=7]"] and len(engine) == 3
-<<<<<<< HEAD
     missing_runs.measure([paper], "pocket", "pocket", 6)  # other documents: all of it again
-=======
-    reproduce.measure([paper], "pocket", "pocket", 6)  # other documents: all of it again
->>>>>>> 8a4ea699 (English: "next to" and "again" on all pages, in help, docstrings and comments; a test of `profile` passes on a busy machine, too)
     assert len(engine) == 5
 
 
