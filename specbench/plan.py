@@ -24,7 +24,7 @@ from specbench.config import (
 )
 from specbench.config.chosen import EACH, assigned, by_name, of_servers, swept, with_baselines
 from specbench.config.messages import OPTIONS
-from specbench.config.specs import SERVER
+from specbench.config.specs import SERVER, ConstraintSpec
 
 
 class Plan(Settings):
@@ -58,6 +58,7 @@ class Plan(Settings):
     rate: float | None = Field(default=None, gt=0, description="requests a second that a server gets, instead")
     arrivals: str | None = Field(default=None, description="poisson, constant, or a file of times; with a rate")
     ignore_eos: bool = Field(default=False, description="texts go on after an end token, up to their limit")
+    constraint: ConstraintSpec | None = Field(default=None, description="what every answer must be")
     share_prefix: bool = Field(default=True, description="read the common beginning of a task's prompts once")
     keep_prompts: bool = Field(default=True, description="write prompts and reference answers into the run folder")
     data_dir: str | None = None

