@@ -166,6 +166,10 @@ def resolve_plan(
     if [line.task for line in tasks] != [line.task for line in suite_spec.tasks]:
         named = ", ".join(line.task for line in tasks)
         console.print(f"pair {pair_spec.name}: the bundled tasks stand in: {named}", style="dim")
+    if prompts:
+        from specbench.config.prompts import prompt_constraint
+
+        options["constraint"] = prompt_constraint(prompts, options.get("constraint"))
     chosen = {key: options.pop(key, None) for key in SamplingSpec.model_fields}
     sampling = suite_spec.sampling.model_dump() | {key: value for key, value in chosen.items() if value is not None}
     main = next(iter(against.values()))

@@ -67,7 +67,7 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     stopwatch = Stopwatch(pair.device)
     sampling = Sampling(**plan.sampling.model_dump())
     pair = replace(pair, penalties=sampling.penalties)
-    if plan.constraint:
+    if plan.constraint and plan.own:
         pair = constrained(pair, plan.constraint.draft, requests)
     methods = {spec.name: build(spec, pair, stopwatch) for spec in plan.own}
     for name, method in methods.items():
@@ -97,6 +97,9 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     runs_code = code.code_execution(plan)
     facts = manifest(plan, pair, requests, prompts, methods, shared, why) | {"left_out": tasks.left_out}
     clients = connect(plan) if folder and plan.servers else {}
+    for client in clients.values():
+        for constraint in {request.constraint for request in requests if request.constraint}:
+            client.engine.constraint(constraint)
     facts |= {"servers": {name: client.facts for name, client in clients.items()}} if clients else {}
     facts |= {"code_execution": runs_code} if runs_code else {}
     facts |= {"memory_loaded": peak_memory(pair.device)} if pair.models else {}
