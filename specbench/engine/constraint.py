@@ -8,7 +8,7 @@ The automaton and its masks are llguidance's (https://github.com/guidance-ai/llg
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +78,7 @@ class Grammars:
         return self._compiled[constraint].deep_copy()
 
     def _compile(self, constraint: Constraint) -> "LLMatcher":
-        make = {
+        make: dict[str, Callable[[str], str]] = {
             "schema": self._make.grammar_from_json_schema,
             "regex": self._make.grammar_from_regex,
             "lark": self._make.grammar_from_lark,
@@ -95,14 +95,11 @@ class Grammars:
         return matcher
 
     def allowed(self, matcher: "LLMatcher") -> NDArray[np.bool_]:
-        """Which tokens [V] may come next. Raises Stuck if there are none, or the matcher gave up."""
+        """Which tokens [V] may come next. Raises Stuck if there are none, or the matcher gives up."""
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         if matcher.is_error():
             raise Stuck(f"the constraint cannot be followed further: {brief(matcher.get_error())}")
-        allowed = np.unpackbits(bits, count=self.vocabulary, bitorder="little").view(np.bool_)
-        if not matcher.is_accepting() and allowed.sum() == allowed[list(self.ends)].sum():
-            raise Stuck("the constraint allows no token of the vocabulary here")
-        return allowed
+        return np.unpackbits(bits, count=self.vocabulary, bitorder="little").view(np.bool_)
 
 
 @dataclass

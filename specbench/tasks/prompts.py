@@ -72,7 +72,7 @@ class PromptFile:
         conversation, turn = self._turns[task, doc_id]
         prompt = self._text(conversation, turn, [""] * turn)
         ends = [[conversation.stop, conversation.max_new_tokens]]
-        more = (ends if any(ends[0]) else []) + [conversation.before] * bool(conversation.before)
+        more: list[Any] = (ends if any(ends[0]) else []) + [conversation.before] * bool(conversation.before)
         more += [[conversation.schema, conversation.tools]] * bool(conversation.schema or conversation.tools)
         content = json.dumps([conversation.turns[: turn + 1], conversation.reference, *more], ensure_ascii=False)
         most = conversation.max_new_tokens or max_new_tokens
