@@ -5,9 +5,7 @@ import re
 import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from specbench import permissions
 from specbench.base import hub
@@ -15,6 +13,9 @@ from specbench.base.untrusted import BRIEF, brief, is_file, read_object
 from specbench.config import BUNDLED as BUNDLED_PREFIX
 from specbench.config import DATA, GGUF, ModelSpec, UserError
 from specbench.engine.models.folder_limits import check_limits
+
+if TYPE_CHECKING:
+    import torch
 
 BUNDLED = DATA / "pairs" / "weights"
 REVISION = re.compile(r"(?!.*\.\.)[\w.][\w./+-]*")  # a branch, tag or commit; the hub's client builds a path from it
@@ -62,7 +63,7 @@ def location(name: str) -> str:
 
 
 def model_folder(
-    spec: ModelSpec, weights: bool = True, pickles: bool = False, dtype: torch.dtype | None = None
+    spec: ModelSpec, weights: bool = True, pickles: bool = False, dtype: "torch.dtype | None" = None
 ) -> Path:
     """The folder of a model, checked: its own, a bundled one, that of the hub's local cache, or that of a GGUF file.
 
