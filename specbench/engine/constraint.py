@@ -160,6 +160,13 @@ class Constrained:
             masked[rows] = masked[rows].masked_fill(~may, -torch.inf)
             return masked
 
+    def forced(self, answer: list[int]) -> list[int]:
+        """The tokens that every answer goes on with that begins so, as the tokenizer reads their text; perhaps none."""
+        if self.constraining.current is None:
+            return []
+        with self._watch.forward(MASKS, 1, len(answer)):
+            return list(self._matcher.compute_ff_tokens()) if self._reads(answer) else []
+
     def _reads(self, answer: list[int]) -> bool:
         """Move the matcher to the end of an answer, in place; False if the answer has ended or is not allowed."""
         if self._matcher is None or self._follows != self.constraining.current:

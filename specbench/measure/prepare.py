@@ -59,6 +59,8 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     stored = StoredRun(folder).manifest if folder and (folder / "manifest.json").exists() else None
     longest = max(r.positions(p) for r, p in zip(requests, prompts, strict=True))
     why = ""
+    if plan.constraint and plan.own:
+        pair = constrained(pair, plan.constraint.draft, requests)
     if plan.own:
         pair, why = at_runtime(plan, pair, prompts[0], longest, runtime_of(stored) if stored else plan.runtime)
         for role, model in pair.models.items():
@@ -67,8 +69,6 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     stopwatch = Stopwatch(pair.device)
     sampling = Sampling(**plan.sampling.model_dump())
     pair = replace(pair, penalties=sampling.penalties)
-    if plan.constraint and plan.own:
-        pair = constrained(pair, plan.constraint.draft, requests)
     methods = {spec.name: build(spec, pair, stopwatch) for spec in plan.own}
     for name, method in methods.items():
         try:

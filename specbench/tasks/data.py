@@ -232,6 +232,8 @@ def _replacement(choice: TaskChoice, config: Mapping[str, Any], data_dir: Path, 
             raise _unavailable(choice, config, f"is replaced, but {data_dir} has no file for the {use}", split)
         files[split] = str(path.resolve())
     train = "train" if needs_train else None
+    if "data_files" in (config.get("dataset_kwargs") or {}):  # the task reads such files itself
+        return {"dataset_kwargs": {"data_files": files}, "test_split": evaluated}
     return {
         "dataset_path": "json",
         "dataset_name": None,

@@ -86,7 +86,7 @@ def requests_of(
                 max_new_tokens=max_new_tokens,
                 prompt_hash=short_hash(prompt),
                 doc_hash=short_hash(json.dumps(instance.doc, sort_keys=True, ensure_ascii=False, default=str)),
-                constraint=constraint and _constraint(constraint, instance),
+                constraint=_constraint(constraint, instance) if constraint else None,
             )
 
 

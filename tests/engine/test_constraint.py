@@ -121,7 +121,20 @@ def answer_of(method, sampling=Sampling(), rng=None, prompt=PROMPT):  # noqa: B0
     return ending.tokens, sum(verdict.accepted for verdict in verdicts if verdict)
 
 
-EXACT = ["vanilla", "sps", "pearl", "rsd", "mdsd", "sequoia", "pld", "lookahead", "recycling", "suffix", "sam"]
+EXACT = [
+    "vanilla",
+    "sps",
+    "pearl",
+    "rsd",
+    "mdsd",
+    "sequoia",
+    "pld",
+    "lookahead",
+    "recycling",
+    "suffix",
+    "sam",
+    "grammar",
+]
 
 
 @pytest.mark.parametrize(("name", "draft"), [*((name, False) for name in EXACT), ("sps", True), ("rsd", True)])
@@ -168,6 +181,7 @@ SAMPLED = [
     ("rsd", True),
     ("mdsd", True),
     ("pld", False),
+    ("grammar", False),
     ("vanilla", False),
 ]
 
