@@ -75,7 +75,7 @@ def _of_named_class(folder: Path) -> PreTrainedTokenizerBase | None:
         kind = getattr(transformers, name, None)
         if isinstance(kind, type) and issubclass(kind, PreTrainedTokenizerBase):
             with offline():
-                return kind.from_pretrained(folder)  # type: ignore[attr-defined]
+                return kind.from_pretrained(folder, trust_remote_code=False)  # type: ignore[attr-defined]
     except Exception:  # as below, where it is told
         pass
     return None
