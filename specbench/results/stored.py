@@ -164,8 +164,7 @@ class StoredRun:
         """`greedy`, or the temperature with those of top-k and top-p that are on; and if end tokens are ignored."""
         if "imported" in self.manifest:
             return "sampling not told"
-        constraint = f", {self.plan.constraint.name}" if self.plan.constraint else ""
-        return self.plan.sampling.name + ", no end tokens" * self.plan.ignore_eos + constraint
+        return self.plan.sampling.name + ", no end tokens" * self.plan.ignore_eos
 
     @cached_property
     def _parts(self) -> list[records.Part]:

@@ -129,11 +129,12 @@ def named_sources(data: Sequence[str]) -> list[Source]:
     return sources
 
 
-def hold_out(names: Iterable[str], seed: int, one_in: int) -> tuple[list[str], list[str]]:
-    """The names of documents to learn from, and those of one document in `one_in` (at least one) to evaluate on.
+def hold_out(names: Iterable[str], seed: int, one_in: int, least: int = 1) -> tuple[list[str], list[str]]:
+    """The names of documents to learn from, and those of one document in `one_in` to evaluate on.
 
-    The choice depends on the seed and the names alone, not on their order.
+    Of few documents `least` are held out, but no more than a quarter, and at least one. The choice depends on the seed
+    and the names alone, not on their order.
     """
     ordered = sorted(names, key=lambda name: stable_seed(seed, name))
-    held = max(1, len(ordered) // one_in)
+    held = max(1, len(ordered) // one_in, min(least, len(ordered) // 4))
     return ordered[held:], ordered[:held]

@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from specbench.base.console import console, note, progress, say
+from specbench.base.console import console, note, say
 from specbench.base.hashes import stable_seed
 from specbench.config import validated
 from specbench.engine.models.draft_heads import DraftHeads, ResidualBlock
 from specbench.engine.sampling import wide
 from specbench.training.answered import Answered, Block, batches, blocks
-from specbench.training.heads import AnsweredTraining, answered_lessons
+from specbench.training.heads import AnsweredTraining, answered_lessons, learn_answers
 from specbench.training.loop import cosine, descend
 from specbench.training.publish import announce, flush_right, publish
 from specbench.training.recipe import DraftHeadsRecipe
-from specbench.training.train import Job, checkpoint_of
+from specbench.training.train import Job
 
 RANKS = 10  # how often the right token is the first, second, … of a head is measured up to here (official code: TOPK)
 
@@ -161,11 +161,11 @@ def train(job: Job, kind: str, make: Make) -> None:
     _, folder, learned, held, facts = lessons
     training = Training(make, job.pair.models["target"], learned, job.pair.vocabulary, recipe, job.plan.seed)
     untrained = training.accuracies(held)
-    with progress(f"training {job.out.stem}", training.steps) as advance:
-        training.run(checkpoint_of(job.out), facts, advance)
+    curve = learn_answers(job, training, lessons, facts, lambda held: training.accuracies(held)[0][0])
     accuracies = training.accuracies(held)
     trained = {
         **lessons.described(job),
+        **curve,
         "accuracies": [[round(share, 4) for share in row] for row in accuracies],
         "accuracies_untrained": [[round(share, 4) for share in row] for row in untrained],
     }

@@ -1,6 +1,7 @@
 """What the trainers of heads share that learn from the target's own answers: the data of a job, and the weights."""
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -8,19 +9,23 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from specbench.base.console import duration, progress, say
 from specbench.base.hashes import stable_seed
 from specbench.config import UserError
+from specbench.engine.clock import now
 from specbench.engine.types import Sampling
 from specbench.measure.manifest import digest
 from specbench.training.answered import Answered, answer_all, batches, micro_tokens
+from specbench.training.curve import Curve
 from specbench.training.documents import Document, hold_out, training_documents
-from specbench.training.loop import Batch, Epochs
+from specbench.training.loop import Batch, Epochs, ignore
 from specbench.training.publish import collecting, source
 from specbench.training.recipe import AnsweredRecipe, Autocast, LearnedRecipe
-from specbench.training.train import Job
+from specbench.training.train import Job, checkpoint_of
 
 Learner = TypeVar("Learner", bound=nn.Module)
-HELD_OUT = 40  # one document in this many is kept for the figures at the end
+HELD_OUT, LEAST_HELD = 40, 8  # one document in so many is kept for the figures, but not one alone
+FORECAST = 16  # steps; a shorter training is over before its time is known
 
 
 class Lessons(NamedTuple):
@@ -44,7 +49,7 @@ class Lessons(NamedTuple):
 
 
 def answered_lessons(job: Job, recipe: AnsweredRecipe) -> Lessons:
-    """Have the target answer the job's documents. The answers stay in NAME.answers/ next to NAME.safetensors.
+    """Have the target answer the job's documents. The answers stay in NAME.answers/ beside NAME.safetensors.
 
     Raises UserError if there is nothing to learn, and for a grid.
     """
@@ -77,7 +82,7 @@ def split(answered: Sequence[Answered], length: int, seed: int) -> tuple[list[An
             f"{len(names)} documents have answers that are long enough to learn from; take more --documents"
             + (", or a larger length by --recipe" if any(document.prompt + 2 > length for document in answered) else "")
         )
-    held = set(hold_out(names, seed, HELD_OUT)[1])
+    held = set(hold_out(names, seed, HELD_OUT, LEAST_HELD)[1])
     learned = [document for document in usable if document.name not in held]
     return learned, [document for document in usable if document.name in held]
 
@@ -109,13 +114,36 @@ class HeadTraining(Epochs[Batch]):
             fused=True if self.device.type == "cuda" else None,
         )
 
+    def ready(self) -> None:
+        """Print how long the training takes, as two of its steps went, which are then undone."""
+        left = self.steps - self.step
+        if self.curve is None or left < FORECAST:
+            return
+        before, told = copy.deepcopy(self.state()), self.advance
+        for batch in self.batches(0)[:2]:
+            began = now()
+            float(self.learn(batch))
+            seconds = now() - began
+        self.advance = ignore
+        self.restore(before)
+        self.advance = told
+        say(f"about {duration(seconds * left)} for {left} steps of {self.size} answers, as the first ones went")
+
     def state(self) -> dict[str, Any]:
-        return {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
+        points = self.curve.points if self.curve else {}
+        return {
+            "head": self.head.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "curve": dict(points),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.head.load_state_dict(state["head"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
+        if self.curve:
+            self.curve.points = dict(state.get("curve", {}))
         self.advance(self.step)
 
 
@@ -138,6 +166,35 @@ class AnsweredTraining(HeadTraining[list[Answered]]):
         return batches(self.answered, self.size, stable_seed(self.seed, "epoch", epoch))
 
 
+def learn_answers(
+    job: Job,
+    training: AnsweredTraining,
+    lessons: Lessons,
+    facts: Mapping[str, Any],
+    agreement: Callable[[Sequence[Answered]], float],
+) -> dict[str, Any]:
+    """Carry out a training, and print what held-out answers say meanwhile, and where it is stopped.
+
+    Args:
+        facts: all that the weights depend on.
+        agreement: the share of choices that are the target's, the first of several, on some answers.
+
+    Returns:
+        What a head's file says of it.
+    """
+    places = sum(document.rows for document in lessons.held)
+    training.curve = curve = Curve(training.steps, lambda: agreement(lessons.held), places)
+    try:
+        with progress(f"training {job.out.stem}", training.steps) as advance:
+            training.run(checkpoint_of(job.out), facts, advance)
+    except KeyboardInterrupt:
+        say(f"stopped after step {training.step} of {training.steps}; the same command goes on")
+        curve.tell()
+        raise
+    curve.tell()
+    return {"held_out_curve": [[step, round(value, 4)] for step, value in curve.points.items()]}
+
+
 def to_learn(head: Learner, tensors: Mapping[str, Tensor]) -> Learner:
     """A head that was read from a file, in place, so that it learns: its tensors in float32, with gradients."""
     head.float().load_state_dict(dict(tensors))
@@ -150,7 +207,7 @@ def autocast(device: torch.device, wanted: Autocast) -> torch.autocast:
 
 
 def random_linear(head: nn.Module, rng: torch.Generator) -> None:
-    """Draw the weights of all linear layers again, in place, with variance 1 over a layer's inputs."""
+    """Draw the weights of all linear layers anew, in place, with variance 1 over a layer's inputs."""
     with torch.no_grad():
         for module in head.modules():
             if isinstance(module, nn.Linear):

@@ -6,14 +6,14 @@ loss is the cross-entropy with the target's whole distribution, and gradients ar
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
-from specbench.base.console import note, progress, say
+from specbench.base.console import note, say
 from specbench.base.hashes import stable_seed
 from specbench.config import UserError, validated
 from specbench.engine.models.eagle_head import stored_settings
@@ -21,11 +21,11 @@ from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.methods.layers.kangaroo import KIND, check_target, new_adapter
 from specbench.training.answered import Answered, Block, batches, blocks
 from specbench.training.eagle3.fit import schedule
-from specbench.training.heads import AnsweredTraining, Lessons, answered_lessons, random_linear
+from specbench.training.heads import AnsweredTraining, Lessons, answered_lessons, learn_answers, random_linear
 from specbench.training.loop import descend
 from specbench.training.publish import announce, publish
 from specbench.training.recipe import ExitRecipe, KangarooRecipe
-from specbench.training.train import Job, checkpoint_of
+from specbench.training.train import Job
 
 SHARED = True  # workers may share what it collects; see train.py
 
@@ -110,6 +110,7 @@ class Learned(NamedTuple):
     lessons: Lessons
     untrained: list[float]  # agreement on held-out answers before the training
     trained: list[float]  # and after it
+    curve: dict[str, Any]  # that of the first adapter, as a head's file says it
 
 
 def learn(job: Job, recipe: ExitRecipe) -> Learned:
@@ -127,20 +128,20 @@ def learn(job: Job, recipe: ExitRecipe) -> Learned:
     lessons = answered_lessons(job, recipe)
     training = Training(target, lessons.learned, recipe, job.plan.seed)
     untrained = training.agreements(lessons.held)
-    with progress(f"training {job.out.stem}", training.steps) as advance:
-        training.run(checkpoint_of(job.out), lessons.facts, advance)
-    return Learned(training, lessons, untrained, training.agreements(lessons.held))
+    curve = learn_answers(job, training, lessons, lessons.facts, lambda held: training.agreements(held)[0])
+    return Learned(training, lessons, untrained, training.agreements(lessons.held), curve)
 
 
 def train(job: Job) -> None:
     """Train an adapter, write it to `job.out` and print how often it agrees on held-out answers. Errors of `learn`."""
     assert job.recipe
     recipe = validated(KangarooRecipe, job.recipe.values, job.recipe.name)
-    training, lessons, (untrained,), (agreement,) = learn(job, recipe)
+    training, lessons, (untrained,), (agreement,), curve = learn(job, recipe)
     (adapter,) = training.head.values()
     assert isinstance(adapter, ExitAdapter)
     trained = {
         **lessons.described(job),
+        **curve,
         "held_out_agreement": round(agreement, 4),
         "held_out_agreement_untrained": round(untrained, 4),
         "config": stored_settings(adapter.config),

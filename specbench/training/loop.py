@@ -16,6 +16,7 @@ from torch import Tensor
 
 from specbench.config import UserError
 from specbench.training.checkpoint import load_checkpoint, save_checkpoint
+from specbench.training.curve import Curve
 
 Advance = Callable[[int], None]
 Batch = TypeVar("Batch")
@@ -46,6 +47,7 @@ class Training(ABC):
             self.restore(load_checkpoint(kept, facts, self.state_keys, self.device))
         else:
             self.begin()
+        self.ready()
         saved = time.monotonic()
         while not self.done:
             self.learn_unit(kept)
@@ -81,6 +83,9 @@ class Training(ABC):
     def begin(self) -> None:  # noqa: B027 (most have nothing to do)
         """Called instead of `restore` if there is no checkpoint."""
 
+    def ready(self) -> None:  # noqa: B027
+        """Called before the first unit that is learned."""
+
     def settle(self, kept: Path | None) -> None:  # noqa: B027
         """Called before each checkpoint and at the end. Raises UserError if a unit diverged and was not looked at."""
 
@@ -97,6 +102,7 @@ class Epochs(Training, Generic[Batch]):
         self.step = 0
         self._epoch: tuple[int, Sequence[Batch]] = (-1, ())  # the number of the current epoch, and its batches
         self._losses: list[tuple[int, float | Tensor]] = []  # steps whose losses were not looked at
+        self.curve: Curve | None = None  # what held-out data say meanwhile
 
     @abstractmethod
     def batches(self, epoch: int) -> Sequence[Batch]:
@@ -120,6 +126,9 @@ class Epochs(Training, Generic[Batch]):
             self.settle(kept)
         self.step += 1
         self.advance(1)
+        if self.curve and self.curve.due(self.step):
+            self.settle(kept)
+            self.curve.look(self.step)
 
     def settle(self, kept: Path | None) -> None:
         losses, self._losses = self._losses, []

@@ -23,12 +23,13 @@ def train(job: Job) -> None:
     """
     assert job.recipe
     recipe = validated(DelRecipe, job.recipe.values, job.recipe.name)
-    training, lessons, untrained, agreements = learn(job, recipe)
+    training, lessons, untrained, agreements, curve = learn(job, recipe)
     adapters = {int(before): adapter for before, adapter in training.head.items()}
     first = next(iter(adapters.values()))
     assert isinstance(first, ExitAdapter)
     trained = {
         **lessons.described(job),
+        **curve,
         "exits": list(adapters),
         "held_out_agreement": [round(value, 4) for value in agreements],
         "held_out_agreement_untrained": [round(value, 4) for value in untrained],

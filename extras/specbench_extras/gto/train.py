@@ -5,12 +5,12 @@ The head is an earlier one: that of --warm-up, or the one that ships with the pa
 
 import math
 
-from specbench.base.console import note, progress, say
+from specbench.base.console import note, say
 from specbench.config import validated
 from specbench.training.eagle3.head_file import earlier_head, publish_eagle_head
-from specbench.training.heads import answered_lessons
+from specbench.training.heads import answered_lessons, learn_answers
 from specbench.training.publish import announce
-from specbench.training.train import Job, checkpoint_of
+from specbench.training.train import Job
 from specbench_extras.gto.fit import Training
 from specbench_extras.gto.recipe import GroupRecipe
 
@@ -28,11 +28,11 @@ def train(job: Job) -> None:
     _, folder, learned, held, facts = lessons
     facts |= {"preset": PRESET, "warm_up": begun}
     training = Training(job.pair, head, learned, recipe, job.plan.seed)
-    with progress(f"training {job.out.stem}", training.steps) as advance:
-        training.run(checkpoint_of(job.out), facts, advance)
+    curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0])
     agreement, (after, before) = training.agreement(held), training.tree_rewards(held)
     trained = {
         **lessons.described(job),
+        **curve,
         "held_out_agreement": [round(value, 4) for value in agreement if not math.isnan(value)],
         "held_out_reward": [None if math.isnan(value) else round(value, 4) for value in (before, after)],
         "draft_vocabulary": len(head.ids),

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 
 import torch
 
-from specbench.base.console import console, note, progress, say
+from specbench.base.console import console, note, say
 from specbench.config import UserError, validated
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import find_head
 from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.eagle3.fit import draft_ids
-from specbench.training.heads import answered_lessons, to_learn
+from specbench.training.heads import answered_lessons, learn_answers, to_learn
 from specbench.training.publish import announce, flush_right, publish
-from specbench.training.train import Job, checkpoint_of
+from specbench.training.train import Job
 from specbench_extras.specblock.fit import Training, new_head
 from specbench_extras.specblock.rank_block_head import RankBlockHead
 from specbench_extras.specblock.recipe import RankBlockRecipe
@@ -43,12 +43,12 @@ def train(job: Job) -> None:
         ids = draft_ids(learned, recipe.draft_vocabulary, job.pair.vocabulary)
         head = new_head(target, ids, recipe, job.plan.seed)
     training = Training(target, head, learned, job.pair.vocabulary, recipe, job.plan.seed)
-    with progress(f"training {job.out.stem}", training.steps) as advance:
-        training.run(checkpoint_of(job.out), facts, advance)
+    curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0][0])
     first, second, in_a_row, classed = training.agreement(held)
     kept = head.ids.cpu()
     trained = {
         **lessons.described(job),
+        **curve,
         "held_out_agreement": rounded(first),
         "held_out_second_block": rounded(second),
         "held_out_in_a_row": next(iter(rounded([in_a_row])), None),

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from specbench.base.console import console, note, progress, say
+from specbench.base.console import console, note, say
 from specbench.config import UserError, validated
 from specbench.engine.models.block_head import BlockHead
 from specbench.engine.models.eagle_head import stored_settings
@@ -19,10 +19,10 @@ from specbench.engine.models.heads import read_head
 from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.dflash.fit import Training
-from specbench.training.heads import answered_lessons
+from specbench.training.heads import answered_lessons, learn_answers
 from specbench.training.publish import announce, flush_right, publish
 from specbench.training.recipe import BlockRecipe, SlotRecipe
-from specbench.training.train import Job, checkpoint_of
+from specbench.training.train import Job
 
 Recipe = TypeVar("Recipe", bound=SlotRecipe)
 
@@ -48,12 +48,12 @@ def train_block_head(job: Job, recipe_type: type[Recipe], training_type: Callabl
     training = training_type(target, learned, job.pair.vocabulary, recipe, job.plan.seed, kind)
     if job.warm_up:
         facts |= {"warm_up": begin_with(job.warm_up, training.head, job)}
-    with progress(f"training {job.out.stem}", training.steps) as advance:
-        training.run(checkpoint_of(job.out), facts, advance)
+    curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0])
     *figures, in_a_row = training.agreement(held)
     head = training.head
     trained = {
         **lessons.described(job),
+        **curve,
         "held_out_agreement": [round(value, 4) for value in figures if not math.isnan(value)],
         "held_out_in_a_row": None if math.isnan(in_a_row) else round(in_a_row, 4),
         "config": stored_settings(head.config),

@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 
 from transformers import PreTrainedModel
 
-from specbench.base.console import note, progress
+from specbench.base.console import note
 from specbench.config import UserError, validated
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.methods.heads.eagle import Settings
@@ -17,10 +17,10 @@ from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.eagle.fit import StateTraining, Training
 from specbench.training.eagle3.train import show
-from specbench.training.heads import answered_lessons
+from specbench.training.heads import answered_lessons, learn_answers
 from specbench.training.publish import announce, publish
 from specbench.training.recipe import FeatureRecipe, StateRecipe
-from specbench.training.train import Job, checkpoint_of
+from specbench.training.train import Job
 
 SHARED = True  # workers may share what it collects; see train.py
 PRESETS = ("eagle", "hass", "fspad", "dovetail")
@@ -51,11 +51,11 @@ def fit_and_publish(job: Job, kind: str, recipe: R, make: Make[R]) -> None:
     _, folder, learned, held, facts = lessons
     training = make(target, learned, job.pair.vocabulary, recipe, job.plan.seed)
     untrained = training.agreement(held)
-    with progress(f"training {job.out.stem}", training.steps) as advance:
-        training.run(checkpoint_of(job.out), facts, advance)
+    curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0])
     figures = training.agreement(held)
     trained = {
         **lessons.described(job),
+        **curve,
         "held_out_agreement": [round(value, 4) for value in figures if not math.isnan(value)],
         "held_out_agreement_untrained": [round(value, 4) for value in untrained if not math.isnan(value)],
         "config": stored_settings(training.head.config),

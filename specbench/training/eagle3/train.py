@@ -7,16 +7,16 @@ with the target's distribution over the draft vocabulary, at the positions of th
 import math
 from collections.abc import Sequence
 
-from specbench.base.console import console, note, progress, say
+from specbench.base.console import console, note, say
 from specbench.config import validated
 from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.eagle3.fit import Training, draft_ids, new_head
 from specbench.training.eagle3.head_file import earlier_head, publish_eagle_head
-from specbench.training.heads import answered_lessons
+from specbench.training.heads import answered_lessons, learn_answers
 from specbench.training.publish import announce, flush_right
 from specbench.training.recipe import EagleRecipe
-from specbench.training.train import Job, checkpoint_of
+from specbench.training.train import Job
 
 GOES_ON = True  # --warm-up: a head that the training goes on with; see train.py
 SHARED = True  # workers may share what it collects; see train.py
@@ -37,11 +37,11 @@ def train(job: Job) -> None:
     else:
         head = new_head(target, draft_ids(learned, recipe.draft_vocabulary, job.pair.vocabulary), job.plan.seed)
     training = Training(target, head, learned, recipe, job.plan.seed)
-    with progress(f"training {job.out.stem}", training.steps) as advance:
-        training.run(checkpoint_of(job.out), facts, advance)
+    curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0])
     figures = training.agreement(held)
     trained = {
         **lessons.described(job),
+        **curve,
         "held_out_agreement": [round(value, 4) for value in figures if not math.isnan(value)],
         "draft_vocabulary": len(head.ids),
     }
