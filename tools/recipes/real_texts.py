@@ -7,15 +7,13 @@ two tokens were nearly as likely: the file says how far apart they were.
 """
 
 import json
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import torch
+from taken import taken
 
 import specbench
-from specbench.base import environment
 
 NEW = 64  # tokens of an answer
 QUESTIONS = (
@@ -33,7 +31,6 @@ QUESTIONS = (
 
 
 def main(name: str, dtype: str, runtime: str, out: str) -> None:
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     pair = specbench.load_pair(name, dtype=dtype, runtime=runtime)
     model, tokenizer = pair.models["target"], pair.tokenizer
     methods = ["vanilla", "pld", *(["sps"] if "draft" in pair.models else [])]
@@ -60,10 +57,7 @@ def main(name: str, dtype: str, runtime: str, out: str) -> None:
         texts.append({"question": question, "tokens": len(expected), **rows})
         print(f"{len(texts)}/{len(QUESTIONS)} {rows}", flush=True)
     facts = {
-        "command": f"python tools/recipes/real_texts.py {name} {dtype} {runtime}",
-        "commit": commit,
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": environment.describe(pair.device),
+        **taken(pair.device),
         "equal": {method: sum(text[method] == "equal" for text in texts) for method in methods},
         "texts": texts,
     }
