@@ -78,7 +78,7 @@ test-all: $(STAMP)  ## all tests, with every extra installed, and what this mach
 docs: $(STAMP)  ## the documentation site, into build/docs/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/mkdocs.yml
 
-bench: $(STAMP)  ## our engine beside others, and what its parts cost: SERVERS='NAME=URL …'
+bench: $(STAMP)  ## our engine next to others, and what its parts cost: SERVERS='NAME=URL …'
 	$(BIN)/specbench bench --documents 15 || [ $$? = 4 ]
 	for file in tests/bench/bench_*.py; do $(PROGRAM) $$file || exit 1; done
 	SERVERS='$(SERVERS)' DOCUMENTS=15 tools/recipes/bench-servers.sh

@@ -71,7 +71,7 @@ def _one_thread():
 
 @pytest.fixture(autouse=True, scope="session")
 def _imported_once():
-    """What scores mathematics is imported and used before the first process that scores is forked, not in each anew."""
+    """What scores mathematics is imported and used before the first scoring process is forked, not again in each."""
     from specbench.tasks import timed
 
     fork, ready = timed._child, []

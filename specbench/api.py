@@ -179,7 +179,7 @@ def run(
 
         run = specbench.run(["sps", "csd"], suite="math", limit=20, settings={"csd.gamma": 6})
         run.summary[["task", "method", "accuracy", "speedup_decode"]]
-        beside = specbench.run("sps", servers={"vllm": "http://127.0.0.1:8000"}, limit=20, concurrency=8)
+        compared = specbench.run("sps", servers={"vllm": "http://127.0.0.1:8000"}, limit=20, concurrency=8)
 
     A folder that holds an unfinished run of the same plan is continued. After Ctrl-C the run is not `finished`.
 
@@ -190,7 +190,7 @@ def run(
         pair: a name, a YAML file, or target=NAME_OR_PATH,draft=NAME_OR_PATH.
         settings: values by METHOD.KEY.
         baseline: the method that all speedups are against, `each` (every method has its own), or None.
-        servers: engines that are measured beside the methods: URLs by name, or NAME=URL texts and YAML files.
+        servers: engines that are measured next to the methods: URLs by name, or NAME=URL texts and YAML files.
         options: fields of the plan, such as limit, temperature, seed, repeats, dtype, device, runtime, data_dir.
 
     Raises:
@@ -267,7 +267,7 @@ def decode(
         answer.text, answer.tau, answer.rounds[["drafted", "accepted", "committed"]]
 
     Args:
-        pair: a name or a loaded pair; a name is loaded anew by each call.
+        pair: a name or a loaded pair; a name is loaded again by each call.
         method: a name, or a YAML file.
         settings: values by KEY, in place of the method's own.
         stop: texts that end the answer, besides the pair's end tokens.

@@ -24,7 +24,7 @@ from specbench.config import (
 )
 from specbench.config.chosen import EACH, assigned, by_name, of_servers, swept, with_baselines
 from specbench.config.messages import OPTIONS
-from specbench.config.specs import SERVER
+from specbench.config.specs import SERVER, ConstraintSpec
 
 
 class Plan(Settings):
@@ -58,6 +58,7 @@ class Plan(Settings):
     rate: float | None = Field(default=None, gt=0, description="requests a second that a server gets, instead")
     arrivals: str | None = Field(default=None, description="poisson, constant, or a file of times; with a rate")
     ignore_eos: bool = Field(default=False, description="texts go on after an end token, up to their limit")
+    constraint: ConstraintSpec | None = Field(default=None, description="what every answer must be")
     share_prefix: bool = Field(default=True, description="read the common beginning of a task's prompts once")
     keep_prompts: bool = Field(default=True, description="write prompts and reference answers into the run folder")
     data_dir: str | None = None
@@ -131,7 +132,7 @@ def resolve_plan(
         task: instead of a suite, tasks by name or YAML file.
         task_dir: a folder of tasks in lm-eval's form; without a suite and `task`, all of them are run.
         prompts: instead of a suite, a file of prompts without scores.
-        servers: NAME=URL texts or YAML files, of engines that are measured beside the methods.
+        servers: NAME=URL texts or YAML files, of engines that are measured next to the methods.
         max_new_tokens: the limit of each answer, in tokens; default: that of the suite's lines or of the tasks.
         options: further fields of the plan; those of the sampling and chat_template are the suite's if missing or
             None. Prompts of a file are wrapped if the tokenizer has a template.
@@ -165,6 +166,10 @@ def resolve_plan(
     if [line.task for line in tasks] != [line.task for line in suite_spec.tasks]:
         named = ", ".join(line.task for line in tasks)
         console.print(f"pair {pair_spec.name}: the bundled tasks stand in: {named}", style="dim")
+    if prompts:
+        from specbench.config.prompts import prompt_constraint
+
+        options["constraint"] = prompt_constraint(prompts, options.get("constraint"))
     chosen = {key: options.pop(key, None) for key in SamplingSpec.model_fields}
     sampling = suite_spec.sampling.model_dump() | {key: value for key, value in chosen.items() if value is not None}
     main = next(iter(against.values()))

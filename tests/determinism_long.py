@@ -1,6 +1,6 @@
 """`make determinism`: whether every method of the bundled pair repeats itself, by the real command in fresh processes.
 
-The methods run in groups. Each is held against itself in the same command once more (and another order of sets), beside
+The methods run in groups. Each is held against itself in the same command once more (and another order of sets), with
 other methods, in another order of --method, and in a run that was stopped twice and resumed. Prints a table; exit code
 1 where anything differs but times.
 """

@@ -55,7 +55,7 @@ class Target:
     """A reader: `make` writes valid files into a folder and tells which there are, with the kind of each.
 
     `read` is given the folder, and some randomness to choose what is read from it. `share` is how many of the inputs it
-    gets, beside others.
+    gets, next to others.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Hang(BaseException):
 
 
 class Watch:
-    """Tells what a reader does beside reading: programs that it starts, files that it makes or changes elsewhere.
+    """Tells what a reader does besides reading: programs that it starts, files that it makes or changes elsewhere.
 
     Python's own calls are seen as they are made. What compiled code writes (pyarrow's writers open files themselves) is
     seen afterwards, in the folder above and in the folders next to the reader's.

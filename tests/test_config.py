@@ -84,7 +84,7 @@ def test_task_index_counterparts_are_bundled_and_have_files():
     }
     assert only_for_calibration <= set(known)
     for name, info in known.items():
-        if name in only_for_calibration:
+        if name in only_for_calibration or name == "bfcl_simple":  # no bundled document has a function
             assert info.hub and info.data and not info.counterparts
         elif info.hub:
             assert info.data and info.counterparts, name

@@ -11,6 +11,7 @@ def test_all_tests_that_read_the_device_run_there():
     places = [gpu_check.TESTS, gpu_check.TESTS.parent / "extras"]
     found = subprocess.run(["grep", "-rl", "--include=test_*.py", *words, *places], capture_output=True, text=True)
     names = {str(path) for path in gpu_check.gates()}
+    assert len(found.stdout.splitlines()) > 20, "grep finds tests at all"
     assert {"tests/training/test_cospec_rl.py", "tests/measure/test_room.py", "tests/engine/test_measure.py"} <= {
         str(path.relative_to(gpu_check.TESTS.parent)) for path in gpu_check.gates()
     }

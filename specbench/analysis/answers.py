@@ -1,14 +1,19 @@
 """Answers that say nothing of a method's speed: empty ones, and ones that repeat themselves up to the limit."""
 
+from collections.abc import Callable
+
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from specbench.analysis import metrics
 from specbench.results.stored import StoredRun
 
 TIMES = 4  # as often the end of a looping text repeats one string
 SHORTEST = 20  # characters of such an end: of less, nothing is said
+VISIBLE = r"[!-~\pL]"  # a text with such a character is not empty; one without may have another that is visible
 READ = [*metrics.SAMPLE, "warmup", "finish", "text", "other_chunks"]
 # Why a server's text has no time per token.
 LATE, WHOLE, NOTHING, HIDDEN = "late", "whole", "nothing", "hidden"
@@ -57,13 +62,20 @@ def _untimed(run: StoredRun, timed: pc.Expression) -> "pd.Series[str]":
 
 
 def _marks(rows: pa.RecordBatch | pa.Table) -> pd.DataFrame:
-    frame = rows.to_pandas()
-    text = frame.text.fillna("-")
-    empty = text.map(is_empty).astype(bool)
-    other = empty & (frame.other_chunks.fillna(0) > 0)
-    looping = frame.finish == "length"
-    looping[looping] = text[looping].map(loops).astype(bool)
-    return frame[metrics.SAMPLE].assign(empty=empty & ~other, loops=looping & ~empty, no_text=other)
+    text, cut = rows["text"], pc.equal(rows["finish"], "length")
+    empty = _found(is_empty, text, pc.invert(pc.match_substring_regex(text, VISIBLE)))
+    looping = _found(loops, text, pc.and_(cut, pc.is_valid(text)))
+    frame = rows.select([*metrics.SAMPLE, "other_chunks"]).to_pandas()
+    other = empty & (frame.pop("other_chunks").fillna(0) > 0)
+    return frame.assign(empty=empty & ~other, loops=looping & ~empty, no_text=other)
+
+
+def _found(is_so: Callable[[str], bool], texts: pa.Array, asked: pa.Array) -> NDArray[np.bool_]:
+    """Which texts are so; only of those that are `asked`, as a look at each takes long."""
+    asked = pc.fill_null(asked, False)
+    found = np.zeros(len(texts), bool)
+    found[np.flatnonzero(asked)] = [is_so(text) for text in texts.filter(asked).to_pylist()]
+    return found
 
 
 def fit(counts: pd.DataFrame) -> pd.DataFrame:

@@ -41,6 +41,7 @@ COUNTS = {
     "target": _field("target_seconds"),
     "draft": _field("draft_seconds"),
     "arbitrator": pc.coalesce(_field("arbitrator_seconds"), pc.scalar(0.0)),  # version 6 on
+    "masks": pc.coalesce(_field("mask_seconds"), pc.scalar(0.0)),  # version 12 on
     "models": pc.coalesce(_field("model_seconds"), _field("target_seconds") + _field("draft_seconds")),  # version 5 on
 }
 _KNOWN: "WeakKeyDictionary[Rows, pd.DataFrame]" = WeakKeyDictionary()  # what `_of_texts` gave
@@ -114,7 +115,8 @@ def per_document(samples: pd.DataFrame, rounds: Rows) -> pd.DataFrame:
 
     Counts: D drafted, A accepted, J rejections, S rescued, C committed, F target forwards, G draft forwards, B those of
     branches, R rounds; E drafted after the end of the text.
-    Seconds: `prefill`, `decode`, `target`, `draft` and `arbitrator` (in their forwards), `models` (in all forwards).
+    Seconds: `prefill`, `decode`, `target`, `draft` and `arbitrator` (in their forwards), `models` (in all forwards),
+    `masks` (of a constraint, outside forwards).
     `decoded` tokens took `decode` seconds; `whole_tokens`, which include the prefill's, took `whole` seconds; `batched`
     is the text's share of the seconds of a batch, where other texts are timed alone. `memory` is in bytes, and `cut` is
     1 if the limit of new tokens ended the text.
@@ -257,7 +259,7 @@ def timed_alone(counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _batch_speeds(counts: pd.DataFrame, by: Sequence[str]) -> "pd.Series[float]":
-    """Tokens a second of a batch, from the texts that were decoded in one beside others that were timed alone."""
+    """Tokens a second of a batch, from the texts that were decoded in one next to others that were timed alone."""
     totals = counts[counts.batched.notna()].groupby(list(by), sort=False)[["decoded", "batched"]].sum()
     return totals.decoded / totals.batched.replace(0, np.nan)
 

@@ -10,8 +10,8 @@ begin:
   on the text before alone.
 
 So a recorded text with its acceptances is a draw from what any other draft length would have met, and only the rounds
-are laid out anew. A bonus position was not tested: a draft would be accepted there with some probability, so the counts
-of rounds are expectations, summed exactly over both outcomes. The signal of a length policy at a token depends on the
+are laid out again. A bonus position was not tested: a draft would be accepted there with some probability, so counts of
+rounds are expectations, summed exactly over both outcomes. The signal of a length policy at a token depends on the
 text before and the token, so it is replayed too. After a rejected token, the draft continues along tokens that were
 never committed; the record has them as far as the draft went.
 

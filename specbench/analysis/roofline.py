@@ -106,14 +106,13 @@ def least_seconds(run: StoredRun, counts: pd.DataFrame, prompt_tokens: pd.Series
     """
     ceilings, facts = of_manifest(run)
     forwards = {"target": counts.F, "draft": counts.G + counts.B} | _further(run, counts)
-    by_name = {spec.name: spec for spec in run.plan.methods}
-    methods = counts.index.get_level_values("method")
+    others = [spec.name for spec in run.plan.methods if other_draft(spec)]
+    has_other_draft = counts.index.get_level_values("method").isin(others)
     why = pd.Series("", counts.index, dtype=object)
     if run.manifest["models"] is None:
         why[:] = "imported records do not tell the models' sizes"
     elif ceilings is None:
         why[:] = "the machine was not measured before the run (specbench profile --ceilings)"
-    has_other_draft = np.array([name in by_name and other_draft(by_name[name]) for name in methods], bool)
     why[(why == "") & has_other_draft & (counts.G > 0)] = "other models than the pair's draft made drafts"
     why[(why == "") & (counts.arbitrator > 0)] = "the arbitrator is no model of the pair"
     for role, count in forwards.items():

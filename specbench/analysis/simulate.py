@@ -21,12 +21,12 @@ from specbench.results.stored import StoredRun
 SAMPLED = [*TEXT, "method", "warmup", "finish", "tokens", "prompt_tokens", "prefill_seconds", "decode_seconds"]
 SIMULATED, PROJECTED = "simulated", "projected"
 OF_BATCHES = ("draft_width_slope", "context_slope", "draft_context_slope")  # times that a batch needs
-HIDDEN, UNTOLD = "hidden states", "not told"  # what drafts depend on beside the text
+HIDDEN, UNTOLD = "hidden states", "not told"  # what drafts depend on besides the text
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is simulated beside other lengths."""
+    """What is simulated next to other lengths."""
 
     batch: int = 1  # texts decoded together
     by_context: bool = False  # forward times grow with the context

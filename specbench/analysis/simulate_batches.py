@@ -1,4 +1,4 @@
-"""`specbench simulate --batch 1,4,16`: what draft lengths would give in batches, beside what a server gave."""
+"""`specbench simulate --batch 1,4,16`: what draft lengths would give in batches, next to what a server gave."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -94,7 +94,7 @@ def _row(setting: Setting, block: pd.DataFrame, times: Times, batch: int) -> dic
 def iid_speedup(alpha: float, gamma: int, c: float, waiting: float = 0.0) -> float:
     """The speedup if each draft token is accepted with probability α, independently (arXiv 2211.17192, Theorem 3.8).
 
-    `c` is the time of a drafted token and `waiting` what a round takes beside forwards, both over a vanilla token's.
+    `c` is the time of a drafted token and `waiting` what a round takes outside forwards, both over a vanilla token's.
     """
     expected = gamma + 1 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
     return float(expected / (gamma * c + 1 + waiting))

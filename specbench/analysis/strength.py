@@ -55,7 +55,7 @@ class Strength:
 
 
 def strength(runs: Sequence[StoredRun], allowed: Sequence[str] = ()) -> Strength:
-    """Read runs with the target and the draft alone beside other methods.
+    """Read runs with the target and the draft alone next to other methods.
 
     Raises UserError if they do not compare, have different targets or one that solves nothing, or lack a model alone.
     """

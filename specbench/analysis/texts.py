@@ -27,7 +27,8 @@ def load_decode(run: StoredRun) -> Decode:
 
     permissions.check_loading(run.plan, weights=False)
     spec = run.plan.pair.target
-    tokenizer = load_tokenizer(spec, run.plan.trust_remote_code)
+    state = same_models.models_of(run.manifest)["target"].get("tokenizer_state")
+    tokenizer = load_tokenizer(spec, run.plan.trust_remote_code, state)
     same = vocabulary_hash(tokenizer) == recorded_hash
     if not (same and same_models.same_tokenizer(run.manifest, tokenizer_hash(tokenizer), environment.versions())):
         what = "rules or added tokens differ" if same else "vocabulary differs"

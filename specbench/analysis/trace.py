@@ -1,15 +1,15 @@
 """Trace a sample: where each piece of its text came from, and which drafts were discarded."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from specbench.analysis.metrics import timed_samples
 from specbench.analysis.texts import Decode, Texts, load_decode, shared_start
 from specbench.config import UserError
 from specbench.results import records
@@ -18,9 +18,9 @@ from specbench.results.stored import StoredRun
 ORIGINS = ("prefill", "target", "accepted", "rescued", "correction", "bonus")
 REJECTED, ACCEPTED, RESCUED, UNREAD, CUT = range(len(records.DECISIONS))
 SAMPLE = ["repeat", "task", "doc_id", "method", "warmup", "tokens", "text", "finish", "error"]
-TEXT = ("doc_id", "method")
 LISTS = ("draft_tokens", "target_tokens", "decisions", "ratios")
-ROUND = ("round", "drafted", "levels", "accepted", "committed", "seconds", *LISTS)
+ROUND = {name: pc.field(name) for name in ("round", "drafted", "levels", "accepted", "committed", "seconds", *LISTS)}
+ROUND["levels"] = pc.coalesce(pc.field("levels"), pc.field("drafted"))  # older records hold chains only
 NAMES = {"task": "task", "doc_id": "document", "method": "method", "repeat": "repeat"}
 
 
@@ -50,7 +50,7 @@ class Step(NamedTuple):
     drafted: int
     pieces: tuple[Piece, ...]
     rejected: tuple[Rejected, ...] = ()
-    unread: tuple[str, ...] = ()  # drafts after a rejection, or beside an accepted branch of a tree
+    unread: tuple[str, ...] = ()  # drafts after a rejection, or next to an accepted branch of a tree
     cut: tuple[str, ...] = ()  # drafts after the end of the text
 
 
@@ -91,37 +91,7 @@ def trace(run: StoredRun, task: str, doc_id: int, method: str, repeat: int = 0, 
     Raises UserError for a sample that does not exist, failed, or has no recorded tokens.
     """
     sample = find_sample(run, task, doc_id, method, repeat)
-    chosen = (pc.field("doc_id") == doc_id) & (pc.field("method") == method)
-    rounds = _rounds(run, task, repeat, chosen)
-    return _trace(sample, _rows(rounds, doc_id, method), Texts(decode or load_decode(run)))
-
-
-def traces(
-    run: StoredRun,
-    decode: Decode | None = None,
-    repeat: int = 0,
-    documents: Mapping[str, Collection[int]] | None = None,
-    methods: Collection[str] | None = None,
-) -> Iterator[Trace]:
-    """Traces of many samples, task by task and document by document, without failed samples and those of servers.
-
-    `documents` (by task) and `methods` select samples; by default all are traced. Of servers it is not known which
-    tokens they drafted. Raises UserError as `trace` does.
-    """
-    texts = Texts(decode or load_decode(run))
-    samples = timed_samples(run.samples(SAMPLE))
-    samples = samples[(samples.repeat == repeat) & ~samples.method.isin([spec.name for spec in run.plan.servers])]
-    if methods is not None:
-        samples = samples[samples.method.isin(list(methods))]
-    for task, of_task in samples.groupby("task", sort=False):
-        chosen = pc.field("method").isin(of_task.method.unique().tolist())
-        if documents is not None:
-            wanted = list(documents.get(task, ()))
-            of_task = of_task[of_task.doc_id.isin(wanted)]
-            chosen &= pc.field("doc_id").isin(wanted)
-        rounds = _rounds(run, task, repeat, chosen)
-        for sample in of_task.sort_values("doc_id", kind="stable").itertuples():
-            yield _trace(sample, _rows(rounds, sample.doc_id, sample.method), texts)
+    return _trace(sample, _rows(run, task, doc_id, method, repeat), Texts(decode or load_decode(run)))
 
 
 def first_divergence(first: Trace, second: Trace) -> int | None:
@@ -164,7 +134,7 @@ def ratio_text(ratio: float) -> str:
 class _Row(NamedTuple):
     """A row of `records.ROUNDS`."""
 
-    number: int
+    round: int
     drafted: int
     levels: int
     accepted: int
@@ -176,65 +146,70 @@ class _Row(NamedTuple):
     ratios: list[float] | None
 
 
-def _rounds(run: StoredRun, task: str, repeat: int, chosen: pc.Expression) -> dict[tuple[int, str], pa.Table]:
-    """The rounds of a task's chosen samples, in order, by document and method."""
-    of_task = ~pc.field("warmup") & (pc.field("task") == task) & (pc.field("repeat") == repeat)
-    names = {name: pc.field(name) for name in (*TEXT, *ROUND)}
-    names["levels"] = pc.coalesce(pc.field("levels"), pc.field("drafted"))  # older records hold chains only
-    table = run.rounds().to_table(columns=names, filter=of_task & chosen).combine_chunks()
-    table = table.sort_by([(name, "ascending") for name in (*TEXT, "round")])
-    starts = records.stretches(table, TEXT)
-    keys = zip(*(table[name].take(pa.array(starts)).to_pylist() for name in TEXT), strict=True)
-    lengths = np.diff(starts, append=table.num_rows)
-    return {key: table.slice(start, count) for key, start, count in zip(keys, starts, lengths, strict=True)}
+def _rows(run: StoredRun, task: str, doc_id: int, method: str, repeat: int) -> list[_Row]:
+    """The rounds of one text, in order."""
+    key = {"task": task, "doc_id": doc_id, "method": method, "repeat": repeat}
+    own = reduce(and_, (pc.field(name) == value for name, value in key.items()), ~pc.field("warmup"))
+    rows = [_Row(**row) for row in run.rounds().to_table(ROUND, own).sort_by("round").to_pylist()]
+    return [row if row.seconds is not None else row._replace(seconds=math.nan) for row in rows]
 
 
-def _rows(rounds: Mapping[tuple[int, str], pa.Table], doc_id: int, method: str) -> list[_Row]:
-    """The rounds of one text; as Python's objects, they take many times the memory."""
-    if (table := rounds.get((doc_id, method))) is None:
-        return []
-    columns = [_lists(table[name]) if name in LISTS else _numbers(table[name]) for name in ROUND]
-    return [_Row(*values) for values in zip(*columns, strict=True)]
+def has_tokens(sample: Any) -> bool:
+    """True if the tokens and the text of a sample were recorded."""
+    return isinstance(sample.tokens, np.ndarray) and isinstance(sample.text, str)
 
 
-def _lists(column: pa.ChunkedArray) -> list[list[Any] | None]:
-    """The lists of a column; many times faster than `to_pylist`."""
-    lists: list[list[Any] | None] = []
-    for chunk in column.chunks:
-        values = chunk.flatten().to_numpy(zero_copy_only=False).tolist()
-        ends = np.cumsum(chunk.value_lengths().fill_null(0).to_numpy()).tolist()
-        known = chunk.is_valid().to_numpy(zero_copy_only=False).tolist()
-        starts = [0, *ends[:-1]]
-        lists += [values[a:b] if valid else None for a, b, valid in zip(starts, ends, known, strict=True)]
-    return lists
+def pieces_of(sample: Any, texts: Texts) -> list[str]:
+    """What each token of a sample adds to the decoded text. Raises UserError if that does not begin with its own."""
+    if (parts := texts.pieces(sample.tokens.tolist(), sample.text)) is None:
+        raise UserError(
+            f"{_name(sample)}: its tokens do not spell the text that was recorded; this is not their tokenizer"
+        )
+    return parts
 
 
-def _numbers(column: pa.ChunkedArray) -> list[Any]:
-    """The numbers of a column; None for counts that are not known, NaN for such seconds."""
-    counts = column.null_count and not pa.types.is_floating(column.type)
-    return column.to_pylist() if counts else column.to_numpy().tolist()  # type: ignore[no-any-return]
+def behind_the_end(sample: Any, parts: Sequence[str], texts: Texts) -> Iterator[tuple[int, str, str]]:
+    """The pieces that go on behind the end of a sample's text: place, what is in the text, and what is behind it."""
+    stop = sum(map(len, parts))
+    for at in range(len(parts) - 1, -1, -1):
+        start = stop - len(parts[at])
+        if stop <= len(sample.text):
+            break
+        inside = max(0, len(sample.text) - start)
+        yield at, parts[at][:inside], parts[at][inside:]
+        stop = start
+    if sample.finish == "eos" and not parts[-1]:
+        yield len(parts) - 1, "", texts.draft(int(sample.tokens[-1]), int(sample.tokens[-1]))
+
+
+def unrecorded(sample: Any) -> UserError:
+    """The error of a sample that tells no tokens."""
+    return UserError(f"{_name(sample)}: its tokens were not recorded, so there is nothing to trace")
+
+
+def uneven(sample: Any) -> UserError:
+    """The error of a sample whose rounds are not those of its tokens."""
+    count = len(sample.tokens)
+    return UserError(
+        f"{_name(sample)}: its rounds do not add up to its {count} tokens: damaged; this run cannot be used"
+    )
+
+
+def _name(sample: Any) -> str:
+    return f"{sample.task}, document {sample.doc_id}, {sample.method}"
 
 
 def _trace(sample: Any, rows: list[_Row], texts: Texts) -> Trace:
-    name = f"{sample.task}, document {sample.doc_id}, {sample.method}"
-    if not (isinstance(sample.tokens, np.ndarray) and isinstance(sample.text, str) and all(map(_recorded, rows))):
-        raise UserError(f"{name}: its tokens were not recorded, so there is nothing to trace")
+    if not (has_tokens(sample) and all(map(_recorded, rows))):
+        raise unrecorded(sample)
     tokens: list[int] = sample.tokens.tolist()
     if sum(row.committed for row in rows) != len(tokens) or any(map(_uneven, rows)):
-        raise UserError(
-            f"{name}: its rounds do not add up to its {len(tokens)} tokens: damaged; this run cannot be used"
-        )
-    parts = texts.pieces(tokens, sample.text)
-    if parts is None:
-        raise UserError(f"{name}: its tokens do not spell the text that was recorded; this is not their tokenizer")
+        raise uneven(sample)
+    parts = pieces_of(sample, texts)
+    kept = [(part, "") for part in parts]
+    for place, inside, behind in behind_the_end(sample, parts, texts):
+        kept[place] = inside, behind
     eos = tokens[-1] if sample.finish == "eos" else None
-    left = len(sample.text)
-    kept = []
-    for part in parts:
-        kept.append((part[:left], part[left:]))
-        left -= len(kept[-1][0])
-    if eos is not None and not parts[-1]:
-        kept[-1] = "", texts.draft(eos, eos)
     steps = []
     at = 0
     for row in rows:
@@ -260,14 +235,17 @@ def _recorded(row: _Row) -> bool:
 
 def _uneven(row: _Row) -> bool:
     lists = (row.draft_tokens, row.target_tokens, row.decisions, row.ratios)
-    return any(values is not None and len(values) != row.drafted for values in lists)
+    if any(values is not None and len(values) != row.drafted for values in lists):
+        return True
+    passed = sum(decision in (ACCEPTED, RESCUED) for decision in row.decisions or ())
+    return bool(row.drafted) and passed < min(row.accepted, row.committed)
 
 
 def _step(row: _Row, texts_of_pieces: Sequence[tuple[str, str]], texts: Texts, eos: int | None) -> Step:
     """One round. A correction follows a rejection, a bonus token a draft (of a tree: a path) accepted to its end."""
     if not row.drafted:
-        origin = "target" if row.number else "prefill"
-        return Step(row.number, row.seconds, 0, tuple(Piece(text, origin, cut) for text, cut in texts_of_pieces))
+        origin = "target" if row.round else "prefill"
+        return Step(row.round, row.seconds, 0, tuple(Piece(text, origin, cut) for text, cut in texts_of_pieces))
     drafts, targets, decisions = row.draft_tokens or [], row.target_tokens or [], row.decisions or []
     ratios = row.ratios or [math.nan] * len(drafts)
     pieces = []
@@ -287,7 +265,7 @@ def _step(row: _Row, texts_of_pieces: Sequence[tuple[str, str]], texts: Texts, e
             unread.append(texts.draft(draft, eos))
         elif decision == CUT:
             cut_drafts.append(texts.draft(draft, eos))
-    return Step(row.number, row.seconds, row.drafted, tuple(pieces), tuple(rejected), tuple(unread), tuple(cut_drafts))
+    return Step(row.round, row.seconds, row.drafted, tuple(pieces), tuple(rejected), tuple(unread), tuple(cut_drafts))
 
 
 def _listed(values: list[Any], most: int = 12) -> str:

@@ -37,7 +37,7 @@ _Identity = tuple[int, ...]  # of a file as it is now
 
 
 class Rows:
-    """The rows of Parquet files, of which one row group at a time is in memory; each reading opens the files anew."""
+    """The rows of Parquet files, of which one row group at a time is in memory; each reading opens the files again."""
 
     def __init__(
         self, sources: Sequence[Source], schema: pa.Schema, remedy: str = "", accounted: Callable[[], int] = int
@@ -268,11 +268,9 @@ def _check_sizes(
         bound = sum(_upper_bound(groups[number]) for number in some)
         if bound <= most:
             continue
-        if measured(some, most) <= most:
-            continue
         rows = sum(min((column.values for column in groups[number]), default=0) for number in some)
         most += ROW * min(rows, accounted(), MOST_ROWS * len(some))
-        if measured(some, most) > most:
+        if bound > most and measured(some, most) > most:
             raise UserError(f"{source} would take more than {most // 2**20} MiB of memory, and has {size} bytes{end}")
 
 

@@ -16,6 +16,7 @@ from specbench.cli.options import (
     AllowEntryPoint,
     AllowLeak,
     AllowPickle,
+    ConstrainDraft,
     DataDir,
     Device,
     Draft,
@@ -25,6 +26,7 @@ from specbench.cli.options import (
     Frequency,
     GpusPerWorker,
     IgnoreEos,
+    Lark,
     Limit,
     MaxNewTokens,
     MinP,
@@ -33,9 +35,12 @@ from specbench.cli.options import (
     PromptFile,
     PromptSuite,
     Ray,
+    Regex,
     Repeats,
     Repetition,
     Runtime,
+    Schema,
+    SchemaField,
     Seed,
     Set,
     Split,
@@ -148,11 +153,22 @@ class Decoding(Models):
     presence_penalty: Presence = None
     frequency_penalty: Frequency = None
     ignore_eos: IgnoreEos = False
+    schema: Schema = None
+    schema_field: SchemaField = None
+    regex: Regex = None
+    lark: Lark = None
+    constrain_draft: ConstrainDraft = False
     set_: Set = None
 
     def of_plan(self) -> dict[str, Any]:
-        """As arguments of `resolve_plan`."""
+        """As arguments of `resolve_plan`. Raises UserError for a constraint that cannot be read."""
         values = self.values()
+        of_answers = ("schema", "schema_field", "regex", "lark", "constrain_draft")
+        asked = {name: values.pop(name) for name in of_answers}
+        if any(value not in (None, False) for value in asked.values()):
+            from specbench.config.constraints import chosen
+
+            values["constraint"] = chosen(**asked)
         return values | {"assignments": values.pop("set_") or []}
 
 

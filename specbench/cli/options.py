@@ -71,6 +71,21 @@ IgnoreEos = Annotated[
     bool,
     Option("--ignore-eos", help="go on after end tokens, up to the limit of new tokens"),
 ]
+Schema = Annotated[
+    Path | None,
+    Option(metavar="FILE.json", help="let every answer be JSON under this schema; needs the extra `grammar`"),
+]
+SchemaField = Annotated[
+    str | None, Option(metavar="FIELD", help="the same, by the schema that each document has in this field")
+]
+Regex = Annotated[
+    str | None, Option(metavar="PATTERN", help="let every answer match this regular expression as a whole")
+]
+Lark = Annotated[Path | None, Option(metavar="FILE.lark", help="let every answer follow this grammar in Lark's form")]
+ConstrainDraft = Annotated[
+    bool,
+    Option("--constrain-draft", help="constrain draft models, too: the texts stay the same, acceptance may rise"),
+]
 Seed = Annotated[int, Option(help="for sampling, shuffling and few-shot examples")]
 TrustRemoteCode = Annotated[
     bool,

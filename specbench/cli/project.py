@@ -62,7 +62,7 @@ def profile(
 ) -> None:
     """Forward times of a pair by block width and context, and the time model that SpecDec++ fits to decoding.
 
-    Each time stands beside the least that the forward can take at the machine's ceilings: the bandwidth of its memory,
+    Each time stands next to the least that the forward can take at the machine's ceilings: the bandwidth of its memory,
     and the speed of a large matrix product. Ceilings are measured once, and later runs record them.
 
     Writes --out FILE.json (for `simulate --forward-times`), the fits to FILE.csv, and the runs to the folder FILE/.

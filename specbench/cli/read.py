@@ -136,7 +136,7 @@ def tables(
     allow_code_execution: AllowCodeExecution = False,
     pooled: Pooled,
 ) -> None:
-    """Write the papers' tables with our own figures beside them; missing runs are made first.
+    """Write the papers' tables with our own figures next to them; missing runs are made first.
 
     Given a folder of tables instead of runs, it judges the claims again from the documents stored there.
 

@@ -31,7 +31,7 @@ from specbench.config.specs import (
 )
 
 PACKAGE = Path(__file__).parent.parent
-# Beside the package in a checkout, inside it when installed from a wheel.
+# Next to the package in a checkout, inside it when installed from a wheel.
 SUITES = next(p for p in (PACKAGE.parent / "suites", PACKAGE / "suites") if p.exists())
 
 
@@ -54,7 +54,7 @@ def names(kind: str) -> list[str]:
 def files(kind: str) -> dict[str, Path]:
     """The YAML files by name; kind is `pairs`, `methods`, which lie in families, or `suites`.
 
-    Those of the extras' methods lie beside their modules, and those of their suites in a folder `suites` there.
+    Those of the extras' methods lie next to their modules, and those of their suites in a folder `suites` there.
     """
     own = {path.stem: path for path in _folder(kind).glob("**/*.yaml" if kind == "methods" else "*.yaml")}
     if kind == "methods":
@@ -222,7 +222,7 @@ def _whole(raw: dict[str, Any], name: str, text: str) -> MethodSpec:
 
 
 def _base_of(base: str, text: str, shipped: list[str]) -> str:
-    """The method that the YAML file `text` names; a FILE.py lies beside it. Raises UserError if there is none."""
+    """The method that the YAML file `text` names; a FILE.py lies next to it. Raises UserError if there is none."""
     if base.endswith(".py"):
         return str((Path(text).parent / base).resolve())
     if base not in shipped and not own_methods.implementation(base):

@@ -45,7 +45,7 @@ def yaml_of(method: str) -> Path:
 def read(text: str, shipped: list[str]) -> dict[str, Any]:
     """The description of an own method, as a method's YAML holds it, with `name` and `method`.
 
-    Its description and settings are in the YAML of its name beside its module, if there is one. What it leaves out are
+    Its description and settings are in the YAML of its name next to its module, if there is one. What it leaves out are
     the defaults of the method's `Settings`.
 
     Args:
@@ -73,7 +73,7 @@ def read(text: str, shipped: list[str]) -> dict[str, Any]:
 
 
 def _beside(method: str) -> dict[str, Any]:
-    """What the YAML beside an own method says; nothing if there is none. Raises UserError if it names a method."""
+    """What the YAML next to an own method says; nothing if there is none. Raises UserError if it names a method."""
     beside = yaml_of(method)
     raw = read_mapping(beside, str(beside)) if is_file(beside) else {}
     if taken := raw.keys() & {"method", "name"}:

@@ -1,6 +1,6 @@
 """What installed packages bring, by entry points: methods, and what trains, imports, analyses and judges.
 
-Only names, and data files beside a module, are read here. `specbench-extras` is this project's own second package: its
+Only names, and data files next to a module, are read here. `specbench-extras` is this project's own second package: its
 methods have their plain names and need no permission. Those of any other package do.
 """
 

@@ -4,6 +4,7 @@ Read are specbench's own lines; `question.jsonl` of MT-Bench, Spec-Bench and EAG
 sets of vLLM, SGLang, guidellm and AIPerf; requests of OpenAI's API, also in the form of its batches; and ShareGPT's.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,8 @@ SAYING = ("prompt", "turns", "messages", "conversations", "text", "texts", "text
 IDS = ("id", "question_id", "custom_id")
 LIMITS = ("max_new_tokens", "output_tokens", "max_tokens", "max_completion_tokens", "output_length")
 SYSTEMS = ("system", "system_prompt")
-READ = {*SAYING, *IDS, *LIMITS, *SYSTEMS, "category", "reference", "stop", "type", "role"}
+SCHEMAS = ("schema", "response_format")
+READ = {*SAYING, *IDS, *LIMITS, *SYSTEMS, *SCHEMAS, "category", "reference", "stop", "tools", "type", "role"}
 # What SPEED-Bench says of its rows; the rows are known by these columns.
 SPEED_BENCH = {"sub_category", "source", "src_id", "difficulty", "multiturn"}
 PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"  # how SPEED-Bench begins a text that it must not publish
@@ -34,7 +36,7 @@ class Prompt:
 
     `before` are messages before the first turn, as (role, content): a system prompt, or earlier turns with their given
     answers. An answer ends before the first of `stop`, and after `max_new_tokens` where the file gives a limit for this
-    prompt.
+    prompt; it is JSON under `schema` if there is one. The chat template shows `tools`. Both are JSON.
     """
 
     id: str
@@ -45,6 +47,8 @@ class Prompt:
     stop: tuple[str, ...] = ()
     max_new_tokens: int | None = None
     before: tuple[tuple[str, str], ...] = ()
+    schema: str | None = None
+    tools: str | None = None
     unread: tuple[str, ...] = ()  # keys of the line that change nothing here
 
 
@@ -92,6 +96,8 @@ def prompt_of(value: Any, where: str, place: int) -> Prompt:
         stop=_stop(value.get("stop"), where),
         max_new_tokens=_limit(value, where),
         before=before,
+        schema=_schema(value, where),
+        tools=_tools(value.get("tools"), where),
         unread=tuple(key for key in value if key not in known and value[key] is not None),
     )
 
@@ -203,6 +209,39 @@ def _stop(value: Any, where: str) -> tuple[str, ...]:
     if len(texts) > MOST_STOPS or not all(isinstance(text, str) and text for text in texts):
         raise UserError(f"{where}: `stop` is a text, or a list of at most {MOST_STOPS} texts, and none is empty")
     return tuple(texts)
+
+
+def _schema(value: Mapping[str, Any], where: str) -> str | None:
+    """The schema of an answer, by a field of our own or as requests of OpenAI's API have it."""
+    asked = {key: value[key] for key in SCHEMAS if value.get(key) is not None}
+    if len(asked) > 1:
+        raise UserError(f"{where} has both 'schema' and 'response_format'; leave one of them")
+    if (schema := asked.get("response_format")) is not None:
+        kind = schema.get("type") if isinstance(schema, dict) else None
+        if kind == "text":
+            return None
+        schema = {"type": "object"} if kind == "json_object" else _inner(schema) if kind == "json_schema" else None
+        if schema is None:
+            raise UserError(f"{where}: `response_format` is no JSON schema that is read; write it as `schema`")
+        asked = {"schema": schema}
+    if not asked:
+        return None
+    from specbench.config.constraints import schema_text
+
+    return schema_text(asked["schema"], f"{where}, schema")
+
+
+def _inner(asked: Mapping[str, Any]) -> Any:
+    inner = asked.get("json_schema")
+    return inner.get("schema") if isinstance(inner, dict) else None
+
+
+def _tools(value: Any, where: str) -> str | None:
+    if value is None or value == []:
+        return None
+    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
+        raise UserError(f"{where}: `tools` are {brief(repr(value))}; write a list of objects, as OpenAI's API has them")
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _limit(value: Mapping[str, Any], where: str) -> int | None:

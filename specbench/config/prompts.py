@@ -8,11 +8,12 @@ from pathlib import Path
 from specbench.base.errors import UserError
 from specbench.base.untrusted import MIB, parse_json, read_lines
 from specbench.config.prompt_forms import FORM, Prompt, prompt_of
-from specbench.config.specs import TaskInfo, TaskLine
+from specbench.config.specs import ConstraintSpec, TaskInfo, TaskLine
 
 MOST_PROMPT = 8 * MIB  # bytes of a line: two million tokens
 MOST_VALUES = 100_000  # of a line's JSON
 MOST_FILE = 256 * MIB  # bytes of all lines
+SCHEMA = "schema"  # the field of a line that holds one
 TAKEN = "average"  # the last rows of tables
 NEW_TOKENS = 256  # of an answer, unless the command line says otherwise
 SPEC_BENCH = {"translation", "summarization", "qa", "math_reasoning", "rag"}  # besides those of MT-Bench
@@ -67,6 +68,21 @@ def read_file(path: Path) -> PromptsRead:
 def read_prompts(path: Path) -> list[Prompt]:
     """The prompts of a file alone. Raises UserError as `read_file`."""
     return read_file(path).prompts
+
+
+def prompt_constraint(path: Path, asked: ConstraintSpec | None) -> ConstraintSpec | None:
+    """What answers to a file's prompts must be: what is `asked` for, else the schemas that its lines have, if any.
+
+    Raises UserError if there are both, or `asked` names another field.
+    """
+    if asked and asked.field not in (None, SCHEMA):
+        raise UserError(f"the lines of {path} have their schemas in the field {SCHEMA!r}, not {asked.field!r}")
+    schemas = any(prompt.schema for prompt in read_prompts(path))
+    if asked and asked.text is not None and schemas:
+        raise UserError(f"lines of {path} have schemas of their own; leave them out, or --schema, --regex and --lark")
+    if asked and asked.text is None and not schemas:
+        raise UserError(f"no line of {path} has a schema in the field {SCHEMA!r}")
+    return asked or (ConstraintSpec(kind="schema", field=SCHEMA) if schemas else None)
 
 
 def prompt_lines(path: Path, max_new_tokens: int | None) -> tuple[TaskLine, ...]:

@@ -14,7 +14,7 @@ from specbench.config.load import validated
 from specbench.config.specs import SERVER, MethodSpec, Setting, Settings
 
 # Fields of a request that settings of a run or of a server already say, and how.
-SET = dict.fromkeys(("model", "system", "chat_template_kwargs"), "it is a setting of the server beside extra_body")
+SET = dict.fromkeys(("model", "system", "chat_template_kwargs"), "it is a setting of the server, next to extra_body")
 SET |= dict.fromkeys(("prompt", "messages", "stream", "stream_options", "stop"), "leave it out")
 SET |= dict.fromkeys(("n", "best_of", "echo", "use_beam_search"), "an answer is one text, without the prompt")
 SET |= dict.fromkeys(("max_tokens", "max_completion_tokens"), "use --max-new-tokens")

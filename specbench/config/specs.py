@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -71,7 +71,7 @@ class PairSpec(Settings):
         changes = {key: value for key, value in draft.items() if key != "of"}
         made = target.model_dump(exclude_unset=True) | changes
         if draft["of"] != "target" or made == target.model_dump(exclude_unset=True):
-            raise ValueError("beside `of: target`, say what is different, such as `weights: int4`")
+            raise ValueError("next to `of: target`, say what is different, such as `weights: int4`")
         return made
 
     @property
@@ -202,6 +202,28 @@ class SamplingSpec(Settings):
         penalties |= {"frequency": (self.frequency_penalty, 0)}
         on = "".join(f" {name}={value:g}" for name, (value, off) in penalties.items() if value != off)
         return (f"T={self.temperature:g}{cuts}" if self.temperature else "greedy") + on
+
+
+class Constraint(NamedTuple):
+    """What an answer must be: text under a JSON schema, of a regular expression, or of a grammar in Lark's form."""
+
+    kind: str
+    text: str
+
+
+class ConstraintSpec(Settings):
+    """What all answers of a run must be, or where each document says so."""
+
+    kind: Literal["schema", "regex", "lark"]
+    text: str | None = None
+    field: str | None = Field(default=None, description="of the documents, with a schema for each, instead of `text`")
+    draft: bool = Field(default=False, description="draft models are constrained, too; as engines do not")
+
+    @property
+    def name(self) -> str:
+        """As tables call it."""
+        what = f"field {self.field}" if self.text is None else short_hash(self.text)[:6]
+        return f"{self.kind} {what}" + ", drafts too" * self.draft
 
 
 class SuiteSpec(Settings):

@@ -45,7 +45,7 @@ class Weighed(NamedTuple):
         for i, passed in enumerate(self.passed):
             if passed:
                 continue
-            if not keeps(i):
+            if not keeps(i) or self.gaps[i] == -math.inf:  # excluded by a constraint
                 return self.verdict(i, tuple(rescued))
             rescued.append(i)
         return self.verdict(len(self.drafted), tuple(rescued))

@@ -16,6 +16,7 @@ import torch
 
 from specbench.engine.types import NotFinite
 
+MASKS = "masks"  # as the model of what a constraint takes on the host, which is no forward
 now = time.perf_counter  # seconds; also for servers, shared prefixes, checks of the machine, and studies
 
 
@@ -85,15 +86,16 @@ class Lap:
 
     @property
     def busy(self) -> float:
-        """Seconds in which at least one forward was running.
+        """Seconds in which at least one forward of a model was running.
 
         On a GPU, whose events do not say when a forward began, and for shares of a batch, the sum of all forwards, and
         at most the whole lap.
         """
-        if any(isinstance(f, DeviceForward | SharedForward) for f in self.forwards):
-            return min(self.seconds, sum(f.seconds for f in self.forwards))
+        forwards = [f for f in self.forwards if f.model != MASKS]
+        if any(isinstance(f, DeviceForward | SharedForward) for f in forwards):
+            return min(self.seconds, sum(f.seconds for f in forwards))
         total, until = 0.0, 0.0
-        for f in sorted(self.forwards, key=lambda f: f.began):
+        for f in sorted(forwards, key=lambda f: f.began):
             end = f.began + f.seconds
             total += max(0.0, end - max(until, f.began))
             until = max(until, end)
@@ -152,7 +154,8 @@ class Stopwatch:
         self._began = time.perf_counter()
 
     def forward(self, model: str, width: int, context: int, passes: int = 1) -> Forward:
-        self._forwards.append(forward := self._kind(model, width, context, passes=passes))
+        kind = Forward if model == MASKS else self._kind
+        self._forwards.append(forward := kind(model, width, context, passes=passes))
         return forward
 
     def lap(self) -> None:

@@ -5,11 +5,22 @@ A session with penalties is a model of its own, so a method that is exact for a 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from specbench.engine.ids import to_device
+
+
+class Change(Protocol):
+    """What changes a session's logits by the tokens before them: `Penalties`, or a constraint. True if it does."""
+
+    def __bool__(self) -> bool: ...
+
+    def __call__(
+        self, logits: Tensor, before: Sequence[int], block: Sequence[int], parents: Sequence[int] | None, prompt: int
+    ) -> Tensor: ...
 
 
 @dataclass(frozen=True)

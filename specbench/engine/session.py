@@ -12,7 +12,7 @@ from specbench.config import UserError
 from specbench.engine.clock import now
 from specbench.engine.ids import Fed, sender
 from specbench.engine.open_tree import NO_TREE, Tree
-from specbench.engine.penalties import OFF, Penalties
+from specbench.engine.penalties import OFF, Change
 from specbench.engine.prefix import Kept, Prefixes
 from specbench.engine.runtimes.chains import Chain, Chaining
 from specbench.engine.runtimes.eager import EAGER
@@ -54,11 +54,11 @@ class Session:
         prefixes: Prefixes | None = None,
         trees: bool = True,
         home: torch.device | None = None,
-        penalties: Penalties = OFF,
+        change: Change = OFF,
     ) -> None:
         self.model = model
         self.role = role
-        self.penalties = penalties
+        self.change = change
         self.prompt_length: int | None = None
         self.device = home or model.device
         self._send = sender(self.device)
@@ -117,7 +117,7 @@ class Session:
 
         `parents` makes the tokens a tree: for each, the index of its parent among the tree's tokens, in the order in
         which they were fed; -1 for the context. Further calls with `parents` extend the open tree. `features` [n, F]
-        are what some models read beside tokens. The last `together` tokens of a chain read one another in both
+        are what some models read next to tokens. The last `together` tokens of a chain read one another in both
         directions; no earlier token reads them.
         """
         prefix_states = None
@@ -138,16 +138,16 @@ class Session:
         return self._scored(logits, states)
 
     def _scored(self, logits: Tensor, states: Tensor | None) -> Scored:
-        """What the model says after its last tokens, checked, and penalised if there are penalties."""
+        """What the model says after its last tokens, checked, and changed by penalties and a constraint."""
         best = self._check(logits)
-        if not self.penalties:
+        if not self.change:
             return Scored(logits, hidden=states, best=best)
         if self.prompt_length is None:
             self.prompt_length = self._length
         tokens, root = self.tokens, self._tree.root if self._tree else 0
         parents = self._tree.parents if self._tree else None
-        penalised = self.penalties(logits, tokens[:root], tokens[root:], parents, self.prompt_length)
-        return Scored(penalised, hidden=states)
+        changed = self.change(logits, tokens[:root], tokens[root:], parents, self.prompt_length)
+        return Scored(changed, hidden=states)
 
     def _fed_too(self, tokens: Sequence[int] | Tensor) -> None:
         """Note that these tokens are cached now."""
@@ -242,10 +242,10 @@ class Session:
 
         All in one call of the runtime: the tokens and distributions are those of `catch_up`, then a `draw` and a
         `forward` in turn. The watch sees one forward, with the passes and tokens of all. None, and nothing is done, if
-        the runtime has no chains, a forward of this session is more than the runtime's, or nothing is cached. (Nor with
-        penalties.)
+        the runtime has no chains, a forward of this session is more than the runtime's, or nothing is cached. (Nor if
+        logits are changed.)
         """
-        if self._chaining is None or self._length == 0 or self.penalties:
+        if self._chaining is None or self._length == 0 or self.change:
             return None
         unread = self._roll_back(context)
         ids = self._send(unread)

@@ -19,6 +19,7 @@ import torch
 from specbench.config import MethodSpec
 from specbench.engine.clock import BatchStopwatch, RowStopwatch, now, peak_memory
 from specbench.engine.generate import decode_text
+from specbench.engine.models.pair import Pair
 from specbench.engine.rows import Batch, Row, Seats, failing
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.types import Additive, Method, NotFinite
@@ -121,6 +122,7 @@ class Batches:
         if work.sampling.greedy:
             place = index % len(work.requests)
             asked = work.requests[place], work.prompts[place]
+            work.pair.constrain(asked[0].constraint)
             ids = {name: self.conversations.prompt(name, *asked)[1] for name in work.methods}
             own = [sample for sample in samples if sample["method"] in work.methods]
             mark_divergence(own, work.methods, work.plan, work.pair, ids)
@@ -171,6 +173,7 @@ class Member:
 
     method: Method
     watch: RowStopwatch
+    pair: Pair  # with the constraint of its text
     began: dict[str, Any] = field(default_factory=dict)  # the columns of the text's sample so far
     state: Any = None  # what was known when the text began
 
@@ -188,8 +191,8 @@ class Crew:
     def __init__(self, work: Work, spec: MethodSpec) -> None:
         self.work, self.name = work, spec.name
         pair = replace(work.pair, runtime=Batched(work.pair.runtime.name))
-        watches = [RowStopwatch() for _ in range(work.plan.batch)]
-        self.members = [Member(build(spec, pair, watch), watch) for watch in watches]
+        pairs = [pair.alone() for _ in range(work.plan.batch)]
+        self.members = [Member(build(spec, each, watch := RowStopwatch()), watch, each) for each in pairs]
         self.stopwatch = BatchStopwatch(work.pair.device)
         self.decoder = Decoder(work.pair, work.stopwatch, work.sampling, work.plan.seed)
         self.state: Any = None
@@ -250,6 +253,7 @@ class Crew:
         member.state = self.state
         member.began = beginning(key, work.plan.seed, order, request, prompt) | {"state_hash": digest(self.state)}
         ending = ending_of(work.pair, request, length)
+        member.pair.constrain(request.constraint)
         if failure := self.decoder.failure(self.name):
             return Row(failing(FailedBetween(failure)), ending, member.watch)
         rng = torch.Generator(work.pair.device).manual_seed(member.began["seed"])

@@ -1,6 +1,6 @@
 """The main loop: documents × methods × repeats become records.
 
-Every document is decoded by every method before the next one begins, in an order that is drawn anew each time: a
+Every document is decoded by every method before the next one begins, in a new random order each time: a
 machine that slows down favours no method. A document's records are on disk before the next begins. Scoring comes last
 and needs no model.
 """

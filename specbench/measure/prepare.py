@@ -52,13 +52,15 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
         from specbench.measure.clients import check_same_servers, check_served, connect
 
         check_served(plan)
-    pair = pair or load_models(plan)
+    pair = pair or _loaded(plan)
     tasks = load_tasks(plan, pair)
     requests = tasks.requests()
     prompts = encode_all(pair, [request.prompt for request in requests])
     stored = StoredRun(folder).manifest if folder and (folder / "manifest.json").exists() else None
     longest = max(r.positions(p) for r, p in zip(requests, prompts, strict=True))
     why = ""
+    if plan.constraint and plan.own:
+        pair = constrained(pair, plan.constraint.draft, requests)
     if plan.own:
         pair, why = at_runtime(plan, pair, prompts[0], longest, runtime_of(stored) if stored else plan.runtime)
         for role, model in pair.models.items():
@@ -95,6 +97,9 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     runs_code = code.code_execution(plan)
     facts = manifest(plan, pair, requests, prompts, methods, shared, why) | {"left_out": tasks.left_out}
     clients = connect(plan) if folder and plan.servers else {}
+    for client in clients.values():
+        for constraint in {request.constraint for request in requests if request.constraint}:
+            client.engine.constraint(constraint)
     facts |= {"servers": {name: client.facts for name, client in clients.items()}} if clients else {}
     facts |= {"code_execution": runs_code} if runs_code else {}
     facts |= {"memory_loaded": peak_memory(pair.device)} if pair.models else {}
@@ -129,8 +134,15 @@ def load_models(plan: Plan, runtime: str | None = None) -> Pair:
     for llama.cpp are computed with by llama.cpp. For servers alone only the tokenizer is loaded.
 
     Raises:
-        UserError: the plan lets models run code, and the command line does not.
+        UserError: the plan lets models run code, and the command line does not; or it has a constraint, which only
+            `prepare` applies.
     """
+    if plan.constraint:
+        raise UserError(f"only `specbench run` and `sweep` decode under a constraint ({plan.constraint.name})")
+    return _loaded(plan, runtime)
+
+
+def _loaded(plan: Plan, runtime: str | None = None) -> Pair:
     permissions.check_loading(plan)
     if not plan.own:
         tokenizer = load_tokenizer(plan.pair.target, plan.trust_remote_code)
@@ -217,6 +229,7 @@ def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:
     """
     implementation = module(spec.method)
     settings = validated(implementation.Settings, spec.values, spec.name)
+    before = len(pair.constraining.roles) if pair.constraining else 0
     built = implementation.build(settings, pair, watch)
     if not hasattr(built, "rounds"):
         raise UserError(f"{spec.name}: build returned {type(built).__name__}, not a method: it has no `rounds`")
@@ -230,7 +243,36 @@ def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:
             f"{spec.name} asks the target about other texts than the answer, or combines several models, and a penalty "
             "is of the answer's own tokens; leave out the method or the penalties"
         )
+    if pair.constraining:
+        check_constrained(spec, built, pair.constraining.roles[before:], pair.constraining.draft)
     return built
+
+
+def check_constrained(spec: MethodSpec, built: Method, roles: Sequence[str], draft: bool) -> None:
+    """Raise UserError if a method does not decode under a constraint, given the roles of its sessions under one."""
+    if "target" not in roles or not getattr(built, "penalised", False):
+        raise UserError(
+            f"{spec.name} asks the target about other texts than the answer, or does not ask it, and a constraint is "
+            "on what the target says next; leave out the method or the constraint"
+        )
+    if isinstance(built, Foresighted) and built.needs_scores:
+        raise UserError(f"{spec.name} finishes answers without a constraint; leave out the method or the constraint")
+    if draft and len(roles) == 1 and built.reach > 1:
+        warn(f"{spec.name}: its drafts are not constrained, as no draft model of the target's tokens makes them")
+
+
+def constrained(pair: Pair, draft: bool, requests: Sequence[Request]) -> Pair:
+    """The pair, ready for what each request's answer must be. Raises UserError for what no text can follow."""
+    from specbench.engine.constraint import Constraining, Grammars
+
+    grammars = Grammars(pair.tokenizer, pair.vocabulary, pair.eos_ids)
+    for request in requests:
+        if request.constraint:
+            try:
+                grammars.matcher(request.constraint)
+            except UserError as error:
+                raise UserError(f"{request.task}, document {request.doc_id}: {error}") from None
+    return replace(pair, constraining=Constraining(grammars, draft))
 
 
 def build_alone(spec: MethodSpec, pair: Pair) -> Method:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from specbench.base.untrusted import brief
 from specbench.config import SUITES, TaskLine, UserError
@@ -26,11 +27,15 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
         UserError: a task does not exist, or cannot be used.
     """
     if plan.prompts:
+        from specbench.config.servers import server_settings
         from specbench.tasks.prompts import PromptFile
 
         limits = {line.task: line.max_new_tokens or plan.info(line.task).max_new_tokens for line in plan.tasks}
         chat = chat_of(pair) if pair and plan.chat_template and pair.tokenizer.chat_template else None
-        return PromptFile(Path(plan.prompts), list(limits), plan.limit, limits, chat, plan.system_instruction)
+        shown = bool(plan.own) or any(server_settings(spec).api != "chat" for spec in plan.servers)
+        return PromptFile(
+            Path(plan.prompts), list(limits), plan.limit, limits, chat, plan.system_instruction, plan.constraint, shown
+        )
     if plan.chat_template:
         assert pair
         if pair.tokenizer.chat_template is None:
@@ -51,6 +56,7 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
             run_code=code.may_run_code(plan),
             system=plan.system_instruction,
             multiturn=plan.fewshot_as_multiturn,
+            constraint=plan.constraint,
         )
     except DataUnavailable as error:
         raise NoDocuments(" ".join(str(error).split())) from None
@@ -88,17 +94,17 @@ def _choice(plan: Plan, line: TaskLine) -> TaskChoice:
     )
 
 
-def chat_of(pair: Pair) -> Callable[[list[dict[str, str]]], str]:
-    """The pair's chat template, from messages to a prompt that ends where the assistant's answer begins.
+def chat_of(pair: Pair) -> Callable[..., str]:
+    """The pair's chat template, from messages and perhaps tools to a prompt that ends where the answer begins.
 
     A last message of the assistant is the beginning of the answer, as for lm-eval's `gen_prefix`.
     """
 
-    def chat(messages: list[dict[str, str]]) -> str:
+    def chat(messages: list[dict[str, str]], tools: list[Any] | None = None) -> str:
         begun = messages[-1]["role"] == "assistant"
         try:
             return pair.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=not begun, continue_final_message=begun
+                messages, tools=tools, tokenize=False, add_generation_prompt=not begun, continue_final_message=begun
             )
         except Exception as error:  # a template is a program of the model's authors, and fails in any way
             raise UserError(f"the chat template of {pair.name} refuses a conversation: {brief(error)}") from None

@@ -11,7 +11,7 @@ import torch
 
 from specbench.base import environment
 from specbench.base.hashes import stable_seed
-from specbench.engine.clock import Lap, Stopwatch, peak_memory
+from specbench.engine.clock import MASKS, Lap, Stopwatch, peak_memory
 from specbench.engine.generate import Ending, Limits, decode_text, worth
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.types import Unsupported
@@ -81,6 +81,7 @@ class Decoder:
         if isinstance(prompt, str):
             return sample | {"finish": "error", "error": prompt}, []
         ending = ending_of(self.pair, request, WARMUP_TOKENS if warmup else request.max_new_tokens)
+        self.pair.constrain(request.constraint)
         rng = torch.Generator(self.pair.device).manual_seed(sample["seed"])
         try:
             rounds = timed(decode_text(method, prompt, self.sampling, rng, ending), self.stopwatch)
@@ -196,6 +197,7 @@ def round_row(number: int, round_: Round, lap: Lap, further: tuple[str, ...] = (
         "target_seconds": lap.time("target"),
         "draft_seconds": lap.time("draft"),
         "model_seconds": lap.busy,
+        "mask_seconds": lap.time(MASKS),
         "arbitrator_forwards": lap.count("arbitrator"),
         "arbitrator_seconds": lap.time("arbitrator"),
         "branch_forwards": lap.count("branches"),

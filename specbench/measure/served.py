@@ -40,6 +40,8 @@ def ask_of(
         options["stop"] = list(request.until)
     if ignore_eos:
         options["ignore_eos"] = True
+    if request.constraint:
+        options |= client.engine.constraint(request.constraint)
     chosen = client.settings.prompts
     as_ids = not client.chat and (chosen == "ids" or (chosen == "auto" and client.engine.takes_ids))
     return Ask(prompt if as_ids else request.prompt, options)
@@ -127,7 +129,8 @@ class ServerCrew:
             self._warned = True
         tasks = self.work.tasks
         if self.client.chat and isinstance(tasks, PromptFile):
-            return Ask(tasks.messages(request, self._conversations.answers(self.name, request)), ask.options)
+            tools = {"tools": shown} if (shown := tasks.tools(request)) else {}
+            return Ask(tasks.messages(request, self._conversations.answers(self.name, request)), ask.options | tools)
         return ask
 
     def _failed(self, turn: Turn, reply: Reply) -> str:

@@ -74,7 +74,7 @@ def claims(chosen: Sequence[Paper], ours: Ours) -> list[Check]:
 
 
 def _of_cells(paper: Paper, claim: CellClaim, ours: Ours) -> Check:
-    """Our cells beside the printed ones; of printed tasks with one stand-in the first.
+    """Our cells next to the printed ones; of printed tasks with one stand-in the first.
 
     A cell is judged if the claim names a bound and ours has an interval.
     """

@@ -12,7 +12,7 @@ from specbench import config
 from specbench.base.untrusted import parse_yaml, read_text, read_yaml
 from specbench.config import PACKAGE, MethodSpec, PairSpec, SamplingSpec, Setting, Settings, UserError
 
-# Beside the package in a checkout, inside it when installed from a wheel.
+# Next to the package in a checkout, inside it when installed from a wheel.
 FOLDER = next(
     (p for p in (PACKAGE.parent / "results" / "published", PACKAGE / "published_figures") if p.exists()),
     PACKAGE / "published_figures",

@@ -44,7 +44,7 @@ def tables(
 ) -> int:
     """Write every table of the papers to `out`; without `folders`, first run what is missing. Returns the exit code.
 
-    Beside them stand the verdicts on the papers' claims, and what they rest on: every document's counts and times, and
+    Next to them stand the verdicts on the papers' claims, and what they rest on: every document's counts and times, and
     figures that come from no run. A folder of tables instead of runs gives the verdicts again from these.
 
     Missing runs are made by the workers of `staffing`, or by this process without it.

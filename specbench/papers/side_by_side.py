@@ -16,7 +16,7 @@ POINTS = "points"  # the unit of a judge's ratings
 def side_by_side(paper: Paper, table: int, ours: Ours) -> tuple[pd.DataFrame, list[str]]:
     """A row of texts for each task, method, setting, metric and pair of ours, and notes to stand below them.
 
-    Our figures are in the column `ours: PAIR`, or in `ours` with `our pair` beside it if several pairs of ours
+    Our figures are in the column `ours: PAIR`, or in `ours` with `our pair` next to it if several pairs of ours
     correspond to the table's.
     """
     rows: dict[tuple[str, ...], dict[str, str]] = {}

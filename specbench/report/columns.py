@@ -162,7 +162,7 @@ WHOLE = {"speedup_decode": "speedup_e2e", "tokens_per_s": "tokens_per_s_e2e"}  #
 def _by_what_is_known(summary: pd.DataFrame, name: str) -> list[str]:
     """The columns for a figure of decoding: some imported runs know whole times only, which have their own column."""
     if name in WHOLE.values():
-        return [name] if name == "speedup_e2e" and summary.speedup_decode.notna().all() else []  # else it is beside
+        return [name] if name == "speedup_e2e" and summary.speedup_decode.notna().all() else []  # else it is next to
     whole = WHOLE.get(name)
     if whole is None:
         return [name]

@@ -12,7 +12,7 @@ BASES = ("#6B7076", "#9098A0", "#55677A")  # of baselines
 NAMED = ("sps", "csd", "specdecpp", "fly", "eagle3", "pld", "cos", "rest", "swift")
 SCORES = 20.0  # points of a score that an axis shows at least: noise must not fill it
 # Of a method's colour in the parts of its time.
-OPACITY = {"target": 1.0, "draft": 0.5, "further models": 0.25, "outside forwards": 0.0}
+OPACITY = {"target": 1.0, "draft": 0.5, "further models": 0.25, "masks": 0.12, "outside forwards": 0.0}
 RATES = 0.2  # discarded drafts, or target forwards, a token that an axis shows at least
 SPEEDS = (0.9, 1.1)  # speedups that an axis shows at least
 

@@ -1,4 +1,4 @@
-"""The notes beside a table of runs: what may be wrong with its figures, where they come from, what columns mean."""
+"""The notes next to a table of runs: what may be wrong with its figures, where they come from, what columns mean."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -15,17 +15,21 @@ PARTS = (  # of a method's time, what they are called, and their pattern
     ("target", "target forwards", ""),
     ("draft", "draft forwards", "/"),
     ("further models", "forwards of further models", "."),
+    ("masks", "masks of the constraint", "x"),
     ("outside forwards", "outside forwards", ""),
 )
 
 
 def time(counts: pd.DataFrame, looks: Mapping[str, Look]) -> Json:
     """Milliseconds per token of each method of one run, in parts; of methods whose parts are all known."""
-    sums = counts.groupby("label", sort=False)[["C", "target", "draft", "models", "decode"]].sum(min_count=1)
+    sums = counts.groupby("label", sort=False)[["C", "target", "draft", "models", "masks", "decode"]].sum(min_count=1)
     sums = sums.reindex([label for label in looks if label in sums.index])
-    per_token = sums[["target", "draft", "models", "decode"]].div(sums.C.replace(0, np.nan), axis=0) * 1000
+    per_token = sums[["target", "draft", "models", "masks", "decode"]].div(sums.C.replace(0, np.nan), axis=0) * 1000
     per_token["further models"] = (per_token.models - per_token.target - per_token.draft).where(lambda x: x > ROUNDING)
-    per_token["outside forwards"] = per_token.decode - per_token.models.fillna(per_token.target)
+    per_token["outside forwards"] = (
+        per_token.decode - per_token.models.fillna(per_token.target) - per_token.masks.fillna(0)
+    )
+    per_token["masks"] = per_token.masks.where(lambda x: x > ROUNDING)
     data: list[Json] = []
     for name, title, pattern in PARTS:
         times = per_token[name].dropna()

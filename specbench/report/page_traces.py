@@ -6,15 +6,17 @@ ordered by how often they occur; ratios and times likewise into `notes`.
 """
 
 import gzip
-from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from specbench.analysis.trace import ORIGINS, Step, Trace, ratio_text
+from specbench.analysis.trace import ORIGINS, ratio_text
+from specbench.analysis.trace_columns import TraceColumns, Words
 from specbench.base.files import json_text
 
-CODES = {origin: i for i, origin in enumerate(ORIGINS)}
+Streams = Mapping[str, NDArray[np.int32]]
 MORE = 8  # added to an origin whose piece also has cut, instead and ratio
 # The streams, and the table that their numbers point into; none for plain numbers.
 STREAMS = {
@@ -37,65 +39,50 @@ STREAMS = {
 
 
 class Encoder:
-    """Collects traces, then packs them."""
+    """Makes streams of traces, whose texts are numbers of `words`, and packs them."""
 
-    def __init__(self) -> None:
-        self._streams = {name: array("L") for name in STREAMS}
-        self._tables: dict[str, dict[str, int]] = {"texts": {"": 0}, "notes": {"": 0}}
+    def __init__(self, words: Words) -> None:
+        self._tables = {"texts": words, "notes": Words()}
 
-    def add(self, trace: Trace) -> int:
-        """Add a trace; returns its place among them."""
-        self._streams["steps"].append(len(trace.steps))
-        for step in trace.steps:
-            self._add(step)
-        return len(self._streams["steps"]) - 1
+    def streams(self, traces: TraceColumns) -> Streams:
+        """The streams of some traces."""
+        return {
+            "steps": traces.rounds,
+            "size": traces.pieces,
+            "drafted": traces.drafted,
+            "time": self._notes(map(milliseconds, traces.seconds.tolist())),
+            "text": traces.text,
+            "origin": traces.origin + MORE * traces.more,
+            "cut": traces.cut,
+            "instead": traces.instead,
+            "ratio": self._notes(map(ratio_text, traces.ratio.tolist())),
+            "dropped": traces.dropped,
+            "rejected": traces.rejected,
+            "own": traces.own,
+            "rejected_ratio": self._notes(map(ratio_text, traces.rejected_ratio.tolist())),
+            "unread": traces.unread,
+            "after": traces.after,
+        }
 
-    def packed(self, header: dict[str, Any]) -> bytes:
-        """All traces, after the page's header."""
-        numbers = {name: np.frombuffer(v, dtype=f"u{v.itemsize}").astype(int) for name, v in self._streams.items()}
-        for kind, table in self._tables.items():
+    def packed(self, header: dict[str, Any], parts: Sequence[Streams]) -> bytes:
+        """The traces of all parts, after the page's header."""
+        numbers = {name: np.concatenate([np.zeros(0, np.int32), *(part[name] for part in parts)]) for name in STREAMS}
+        for kind, words in self._tables.items():
             names = [name for name, of in STREAMS.items() if of == kind]
-            often = np.zeros(len(table), dtype=int)
+            often = np.zeros(len(words.texts), dtype=int)
             for name in names:
-                often += np.bincount(numbers[name], minlength=len(table))
+                often += np.bincount(numbers[name], minlength=len(often))
             order = np.argsort(-often, kind="stable")
             rank = np.argsort(order, kind="stable")
-            texts = list(table)
-            header = header | {kind: [texts[i] for i in order]}
+            header = header | {kind: [words.texts[i] for i in order[: np.count_nonzero(often)]]}
             numbers |= {name: rank[numbers[name]] for name in names}
         coded = {name: _leb128(values) for name, values in numbers.items()}
         header = header | {"origins": ORIGINS, "more": MORE, "streams": {name: len(b) for name, b in coded.items()}}
         head = json_text(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         return gzip.compress(len(head).to_bytes(4, "little") + head + b"".join(coded.values()), 7, mtime=0)
 
-    def _put(self, stream: str, text: str) -> None:
-        """Append a text to a stream, as its number in the stream's table."""
-        table = self._tables[STREAMS[stream]]
-        self._streams[stream].append(table.setdefault(text, len(table)))
-
-    def _add(self, step: Step) -> None:
-        streams, pieces = self._streams, step.pieces
-        streams["size"].append(len(pieces))
-        streams["drafted"].append(step.drafted)
-        self._put("time", milliseconds(step.seconds))
-        for piece in pieces:
-            self._put("text", piece.text)
-            more = bool(piece.cut) or piece.origin == "rescued"
-            streams["origin"].append(CODES[piece.origin] + MORE * more)
-            if more:
-                self._put("cut", piece.cut)
-                self._put("instead", piece.instead)
-                self._put("ratio", ratio_text(piece.ratio))
-        if step.drafted:
-            streams["dropped"].extend((len(step.rejected), len(step.unread), len(step.cut)))
-            for draft in step.rejected:
-                self._put("rejected", draft.text)
-                self._put("own", draft.target)
-                self._put("rejected_ratio", ratio_text(draft.ratio))
-            for text in step.unread:
-                self._put("unread", text)
-            for text in step.cut:
-                self._put("after", text)
+    def _notes(self, notes: Iterable[str]) -> NDArray[np.int32]:
+        return np.fromiter(map(self._tables["notes"].number, notes), np.int32)
 
 
 def milliseconds(seconds: float) -> str:

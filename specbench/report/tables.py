@@ -36,7 +36,7 @@ def render(summary: pd.DataFrame, format: str, width: int = 80, columns: Sequenc
     """The summary as text in one of FORMATS (but for parquet, which is no text).
 
     `table` fits a terminal of `width` columns and has a block for each `by`; `columns` are names of COLUMNS, and those
-    written `+NAME` are printed beside the default ones.
+    written `+NAME` are printed next to the default ones.
     """
     if format in ("csv", "json"):
         raw = raw_columns(summary, columns)
@@ -61,7 +61,7 @@ def render(summary: pd.DataFrame, format: str, width: int = 80, columns: Sequenc
 
 
 def note(line: str, format: str) -> str:
-    """A line of text beside a table, escaped for one of FORMATS."""
+    """A line of text next to a table, escaped for one of FORMATS."""
     return markdown_text(line) if format == "md" else plain(line)
 
 

@@ -50,7 +50,7 @@ def check(rows: Rows, name: str, methods: Sequence[str], tasks: Sequence[str]) -
     if not rows.sources:
         return SCHEMAS[name].empty_table().select(keys)
     first = rows.sources[0]
-    damaged = f"{first if len(rows.sources) == 1 else f'{first}, or one beside it,'} is damaged"
+    damaged = f"{first if len(rows.sources) == 1 else f'{first}, or one next to it,'} is damaged"
     tables: list[pa.Table] = []
     read = [field.name for field in SCHEMAS[name] if field.name not in FREE]
     for batch in rows.to_batches(read, coded=("task", "method") if name == "rounds" else ()):

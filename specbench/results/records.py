@@ -22,7 +22,7 @@ from specbench.base.errors import UserError
 from specbench.base.folder import Folder, LinkRefused, Member
 from specbench.base.untrusted import Source
 
-VERSION = 11
+VERSION = 12
 # 1: first version.
 # 2: new_tokens and wall_seconds of imported samples.
 # 3: levels and parents of drafts that are trees.
@@ -34,6 +34,7 @@ VERSION = 11
 # 9: host, device, worker and attempt of samples.
 # 10: forwards and seconds of branches.
 # 11: thoughts and other parts of servers' answers.
+# 12: seconds of masks.
 
 KEY = [
     pa.field("repeat", pa.int32()),
@@ -106,6 +107,7 @@ ROUNDS = pa.schema(
         pa.field("model_seconds", pa.float64()),  # during which any model computed a forward
         pa.field("member_forwards", pa.list_(pa.int32())),  # of members that are neither target nor draft
         pa.field("member_seconds", pa.list_(pa.float64())),
+        pa.field("mask_seconds", pa.float64()),  # on the host, of what a constraint allows; no part of model_seconds
         pa.field("arbitrator_forwards", pa.int32()),
         pa.field("arbitrator_seconds", pa.float64()),
         pa.field("branch_forwards", pa.int32()),  # of the draft model, for drafts that may be the next one (`mirror`)

@@ -164,7 +164,8 @@ class StoredRun:
         """`greedy`, or the temperature with those of top-k and top-p that are on; and if end tokens are ignored."""
         if "imported" in self.manifest:
             return "sampling not told"
-        return self.plan.sampling.name + ", no end tokens" * self.plan.ignore_eos
+        constraint = f", {self.plan.constraint.name}" if self.plan.constraint else ""
+        return self.plan.sampling.name + ", no end tokens" * self.plan.ignore_eos + constraint
 
     @cached_property
     def _parts(self) -> list[records.Part]:

@@ -1,14 +1,18 @@
 """What is particular to each engine, as tables: which field of an answer is which count, and what requests hold."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from specbench.base.errors import UserError
+from specbench.config.specs import Constraint
 from specbench.servers.facts import cache, scheduler, settings
 
 if TYPE_CHECKING:
     from specbench.engine.types import Sampling  # with torch, which readers of records do without
 
+Fields = dict[str, Any]  # of a request
 Read = Callable[[str], dict[str, Any]]  # facts from a page; ValueError or RecursionError for one that is no JSON
 
 # What a field of an answer tells of the text's rounds.
@@ -25,6 +29,12 @@ PLAIN: Mapping[str, Any] = {"top_p": 1.0, "presence_penalty": 0.0, "frequency_pe
 OPENAI_FIELDS = {"accepted_prediction_tokens": KNOWN, "rejected_prediction_tokens": KNOWN}  # texts given beforehand
 
 
+def _by_openai(text: str) -> Fields:
+    """A JSON schema as OpenAI's own protocol asks for it."""
+    schema = {"name": "answer", "schema": json.loads(text), "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
 @dataclass(frozen=True)
 class Engine:
     """An engine's own part of the OpenAI protocol."""
@@ -37,6 +47,8 @@ class Engine:
     neutral: Mapping[str, Any] = field(default_factory=lambda: PLAIN)
     repetition: str = "repetition_penalty"  # its name for this penalty
     ignores_eos: bool = False  # it takes `ignore_eos`
+    # What a request holds so that its answer follows a constraint, by kind.
+    constrains: Mapping[str, Callable[[str], Fields]] = field(default_factory=lambda: {"schema": _by_openai})
     # The fields of an answer that tell of rounds, by their last name, and what each is.
     fields: Mapping[str, str] = field(default_factory=dict)
     # The names at /metrics, by `requests`, `rounds`, `drafted`, `accepted` and `at` (each position).
@@ -56,6 +68,13 @@ class Engine:
         """The settings of sampling that its requests cannot name, of those that matter."""
         return [name for name in (*(() if greedy else ("top_k", "min_p")), self.repetition) if name not in self.neutral]
 
+    def constraint(self, asked: Constraint) -> Fields:
+        """The fields of a request whose answer must follow a constraint. Raises UserError if the engine has none."""
+        if asked.kind not in self.constrains:
+            kinds = " and ".join(f"--{kind}" for kind in self.constrains)
+            raise UserError(f"a request to {self.name} can ask for {kinds} alone, not for --{asked.kind}")
+        return self.constrains[asked.kind](asked.text)
+
 
 FULL = {**PLAIN, "min_p": 0.0, "repetition_penalty": 1.0}
 
@@ -67,6 +86,10 @@ VLLM = Engine(
     asks={"return_token_ids": True},
     neutral={**FULL, "top_k": -1},
     ignores_eos=True,
+    constrains={
+        "schema": lambda text: {"structured_outputs": {"json": json.loads(text)}},
+        "regex": lambda text: {"structured_outputs": {"regex": text}},
+    },
     fields={
         "per_step_drafted": DRAFTED_EACH,
         "per_step_accepted": ACCEPTED_EACH,
@@ -96,6 +119,7 @@ SGLANG = Engine(
     asks={"return_spec_tokens_details": True},
     neutral={**FULL, "top_k": -1},
     ignores_eos=True,
+    constrains={"schema": _by_openai, "regex": lambda text: {"regex": text}},
     fields={
         "verify_lengths": VERIFIED_EACH,  # --speculative-decoding-stats detailed
         "accept_lengths": KEPT_EACH,
@@ -127,6 +151,7 @@ LLAMACPP = Engine(
     | {"dry_multiplier": 0.0, "xtc_probability": 0.0, "top_n_sigma": -1.0, "dynatemp_range": 0.0, "mirostat": 0},
     repetition="repeat_penalty",
     ignores_eos=True,
+    constrains={"schema": lambda text: {"json_schema": json.loads(text)}},
     fields={
         "draft_n": DRAFTED,
         "draft_n_accepted": ACCEPTED,
@@ -143,6 +168,10 @@ TRTLLM = Engine(
     takes_ids=True,
     neutral={**FULL, "top_k": 0},
     ignores_eos=True,
+    constrains={
+        "schema": _by_openai,
+        "regex": lambda text: {"response_format": {"type": "regex", "regex": text}},
+    },
     fields={"avg_decoded_tokens_per_iter": PER_ROUND},
     facts={"/version": settings},
 )

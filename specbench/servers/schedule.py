@@ -19,7 +19,7 @@ STILL = 5, 0.05  # times that counters are read, seconds apart, until the reques
 
 @dataclass(frozen=True)
 class Ask:
-    """A request that is to be sent: the prompt, and OpenAI's fields beside it."""
+    """A request that is to be sent: the prompt, and OpenAI's fields next to it."""
 
     prompt: Prompt
     options: dict[str, Any]

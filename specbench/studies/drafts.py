@@ -1,6 +1,6 @@
 """`specbench analyze drafts`: what drafts of one target are worth to a method, and what was to be expected of them.
 
-A run for each draft, sampled. Beside the measured acceptance α stands the one that the two models' distributions
+A run for each draft, sampled. Next to the measured acceptance α stands the one that the two models' distributions
 predict, 1 - TVD = Σ min(p, q): the mean over the very places that were tested, as both models read the texts again.
 """
 

@@ -204,7 +204,7 @@ def describe(run: StoredRun, alone: StoredRun | None, forwards: pd.DataFrame | N
 
 
 def write(profile: Profile, path: Path) -> Path:
-    """Write the profile as JSON and the fits as tidy CSV beside it; return the path of the CSV."""
+    """Write the profile as JSON and the fits as tidy CSV next to it; return the path of the CSV."""
     facts = {
         **{name: getattr(profile, name) for name in ("pair", "sampling", "environment", "models", "ceilings")},
         **{name: rows_of(getattr(profile, name)) for name in ("forwards", "batches", "limits", "fits", "throughput")},

@@ -85,7 +85,7 @@ def serving(run: StoredRun, advance: Callable[[int], None]) -> Serving:
 def footprint(run: StoredRun, spec: MethodSpec, longest: Mapping[Any, Any]) -> dict[str, Any]:
     """Decode the run's longest document by one method, with nothing else in memory; return bytes by part.
 
-    The models are loaded anew, and those that the method does not use are freed.
+    The models are loaded again, and those that the method does not use are freed.
     """
     pair = prepare.load_models_of(run, "eager")  # other runtimes hold memory that torch does not see
     pair.need_one_tokenizer("it cannot read the texts token by token")

@@ -113,7 +113,7 @@ def load_task(
     if choice.same_shots and not fixed_examples:  # fixed ones are the same for all documents anyway
         overrides["fewshot_config"] = {**(config.get("fewshot_config") or {}), "sampler": "first_n"}
     needs_train = fewshot > 0 and not fixed_examples
-    # A custom data set that has a path comes from the hub and is split anew.
+    # A custom data set that has a path comes from the hub and is split again.
     generated = "custom_dataset" in config and not config.get("dataset_path")
     local = generated or config.get("dataset_path") in LOCAL_FORMATS
     if "custom_dataset" in config and not ours and not choice.file:
@@ -232,6 +232,8 @@ def _replacement(choice: TaskChoice, config: Mapping[str, Any], data_dir: Path, 
             raise _unavailable(choice, config, f"is replaced, but {data_dir} has no file for the {use}", split)
         files[split] = str(path.resolve())
     train = "train" if needs_train else None
+    if "data_files" in (config.get("dataset_kwargs") or {}):  # the task reads such files itself
+        return {"dataset_kwargs": {"data_files": files}, "test_split": evaluated}
     return {
         "dataset_path": "json",
         "dataset_name": None,

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from specbench import permissions
 from specbench.config import SUITES, UserError
+from specbench.config.specs import ConstraintSpec
 from specbench.tasks.data import DataUnavailable, TaskChoice, cached_templates, load_task, quiet, task_manager
 from specbench.tasks.requests import Request, build_instances, requests_of
 from specbench.tasks.scoring import Score, scores_of
@@ -34,6 +35,7 @@ class Tasks:
         tokenizer: gives a tokenizer's folder, for tasks of lm-eval that make documents of some length (RULER).
         room: how many new tokens a prompt leaves; documents that leave none have no request. None: any number.
         run_code: True if tasks that are scored by running what a model wrote may be scored.
+        constraint: what every answer must be, or the field of the documents that says it.
 
     Raises:
         UserError: the task folder, or the file of a task, is not specbench's own, and this command does not permit its
@@ -60,6 +62,7 @@ class Tasks:
         run_code: bool = False,
         system: str | None = None,
         multiturn: bool = True,
+        constraint: ConstraintSpec | None = None,
     ) -> None:
         _check_own(task_folder)
         files = {choice.task: choice.file for choice in choices if choice.file}
@@ -78,7 +81,9 @@ class Tasks:
                     self._instances[choice.task] = build_instances(task, choice, limit, seed, chat, system, multiturn)
                 self._loaded[choice.task] = task
         self._requests = [
-            request for choice in choices for request in requests_of(choice, self._instances[choice.task], room)
+            request
+            for choice in choices
+            for request in requests_of(choice, self._instances[choice.task], room, constraint)
         ]
         kept = Counter(request.task for request in self._requests)
         documents = {name: len(instances) for name, instances in self._instances.items()}

@@ -5,15 +5,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from specbench.base.hashes import short_hash
 from specbench.config import UserError
 from specbench.config.prompt_forms import Prompt
 from specbench.config.prompts import read_file
+from specbench.config.specs import Constraint, ConstraintSpec
 from specbench.tasks.requests import Request
 from specbench.tasks.scoring import Score
 
-Chat = Callable[[list[dict[str, str]]], str]
+Chat = Callable[..., str]  # messages and perhaps tools -> the prompt
 BETWEEN = "\n\n"  # without a chat template: between an answer and the next turn
 
 
@@ -29,9 +31,11 @@ class PromptFile:
         chat: turns messages (`role`, `content`) into a prompt that ends where the assistant's answer begins; None joins
             texts as they are, with a blank line between an answer and the next turn.
         system: the system prompt of those that have none of their own.
+        constraint: what every answer must be, or that each line says it.
+        show_tools: False if nobody reads these prompts but chat endpoints, which put tools into their own template.
 
     Raises:
-        UserError: the file cannot be read, or has other tasks than `tasks` now.
+        UserError: the file cannot be read, has other tasks than `tasks` now, or tools that no template shows.
     """
 
     def __init__(
@@ -42,6 +46,8 @@ class PromptFile:
         max_new_tokens: Mapping[str, int],
         chat: Chat | None,
         system: str | None = None,
+        constraint: ConstraintSpec | None = None,
+        show_tools: bool = True,
     ) -> None:
         by_task: dict[str, list[Prompt]] = {}
         read = read_file(path)
@@ -52,7 +58,7 @@ class PromptFile:
             by_task.setdefault(prompt.task, []).append(prompt)
         if list(by_task) != list(tasks):
             raise UserError(f"{path} has other categories than when the run began; put the old file back, or run again")
-        self._chat = chat
+        self._chat, self._constraint, self._show_tools = chat, constraint, show_tools
         self._turns: dict[tuple[str, int], tuple[Prompt, int]] = {}  # by task and doc_id: the conversation and the turn
         self._requests: list[Request] = []
         for task, prompts in by_task.items():
@@ -66,11 +72,19 @@ class PromptFile:
         conversation, turn = self._turns[task, doc_id]
         prompt = self._text(conversation, turn, [""] * turn)
         ends = [[conversation.stop, conversation.max_new_tokens]]
-        more = (ends if any(ends[0]) else []) + [conversation.before] * bool(conversation.before)
+        more: list[Any] = (ends if any(ends[0]) else []) + [conversation.before] * bool(conversation.before)
+        more += [[conversation.schema, conversation.tools]] * bool(conversation.schema or conversation.tools)
         content = json.dumps([conversation.turns[: turn + 1], conversation.reference, *more], ensure_ascii=False)
         most = conversation.max_new_tokens or max_new_tokens
         hashes = short_hash(prompt), short_hash(content)
-        return Request(task, doc_id, prompt, conversation.stop, most, *hashes, turn)
+        return Request(task, doc_id, prompt, conversation.stop, most, *hashes, turn, self._constrained(conversation))
+
+    def _constrained(self, conversation: Prompt) -> Constraint | None:
+        """What the answers of a conversation must be."""
+        asked = self._constraint
+        if asked and asked.text is not None:
+            return Constraint(asked.kind, asked.text)
+        return Constraint("schema", conversation.schema) if asked and conversation.schema else None
 
     def names(self) -> list[str]:
         """The tasks that have requests, in order."""
@@ -111,13 +125,30 @@ class PromptFile:
         conversation, turn = self._turns[request.task, request.doc_id]
         return _messages(conversation, turn, answers)
 
+    def tools(self, request: Request) -> list[Any]:
+        """The tools of a request, which a chat endpoint puts into its own template."""
+        prompt, _ = self._turns[request.task, request.doc_id]
+        return json.loads(prompt.tools) if prompt.tools else []
+
     def _text(self, conversation: Prompt, turn: int, answers: Sequence[str]) -> str:
+        if conversation.tools and self._show_tools:
+            return self._with_tools(conversation, _messages(conversation, turn, answers))
         if self._chat is None:
             turns = conversation.turns[: turn + 1]
             said = [part for said, answer in zip(turns, answers, strict=False) for part in (said, answer, BETWEEN)]
             before = [part for role, content in conversation.before for part in (content, _after(role))]
             return "".join([*before, *said, turns[-1]])
         return self._chat(_messages(conversation, turn, answers))
+
+    def _with_tools(self, conversation: Prompt, messages: list[dict[str, str]]) -> str:
+        text = self._chat(messages, json.loads(conversation.tools or "[]")) if self._chat else ""
+        if not self._chat or text == self._chat(messages):
+            what = "does not show them" if self._chat else "is missing, or left out"
+            raise UserError(
+                f"the prompt {conversation.id!r} has tools, and the chat template {what}; choose a model whose "
+                "template has them, or write the tools into the prompt"
+            )
+        return text
 
 
 def _after(role: str) -> str:

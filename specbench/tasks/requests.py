@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.base.hashes import short_hash
+from specbench.config.specs import Constraint, ConstraintSpec
 from specbench.tasks.data import TaskChoice
 
 
@@ -16,7 +17,8 @@ class Request:
     without the model's end-of-sequence text. The hashes are the first 16 hex digits of SHA-256.
 
     Each turn of a conversation is a document; `turn` counts them from 0, and their `doc_id`s follow each other. From
-    turn 1 on each method's prompt contains its own earlier answers; in `prompt` those answers are empty.
+    turn 1 on each method's prompt contains its own earlier answers; in `prompt` those answers are empty. `constraint`
+    is what the answer must be.
     """
 
     task: str
@@ -27,6 +29,7 @@ class Request:
     prompt_hash: str
     doc_hash: str
     turn: int = 0
+    constraint: Constraint | None = None
 
     def positions(self, prompt: Sequence[int]) -> int:
         """The most positions that the prompt's token ids, the answer and all answers before it may need."""
@@ -56,8 +59,16 @@ def build_instances(
     return instances
 
 
-def requests_of(choice: TaskChoice, instances: Sequence[Any], room: Callable[[str], int] | None) -> Iterator[Request]:
-    """The requests of one task's lm-eval Instances; those whose prompt leaves no `room` (as in `Tasks`) have none."""
+def requests_of(
+    choice: TaskChoice,
+    instances: Sequence[Any],
+    room: Callable[[str], int] | None,
+    constraint: ConstraintSpec | None = None,
+) -> Iterator[Request]:
+    """The requests of one task's lm-eval Instances; those whose prompt leaves no `room` (as in `Tasks`) have none.
+
+    Raises UserError for a document whose field for the `constraint` holds no schema.
+    """
     from lm_eval.models.utils import normalize_gen_kwargs
 
     for instance in instances:
@@ -75,7 +86,14 @@ def requests_of(choice: TaskChoice, instances: Sequence[Any], room: Callable[[st
                 max_new_tokens=max_new_tokens,
                 prompt_hash=short_hash(prompt),
                 doc_hash=short_hash(json.dumps(instance.doc, sort_keys=True, ensure_ascii=False, default=str)),
+                constraint=_constraint(constraint, instance) if constraint else None,
             )
+
+
+def _constraint(spec: ConstraintSpec, instance: Any) -> Constraint | None:
+    from specbench.config.constraints import of_document
+
+    return of_document(spec, instance.doc, f"{instance.task_name}, document {instance.doc_id}")
 
 
 @contextlib.contextmanager

@@ -66,7 +66,7 @@ def _results(task: Any, jobs: Sequence[tuple[Any, list[Any]]]) -> Iterable[Any]:
 
 
 def _wrong(task: Any, results: Sequence[Any]) -> dict[str, float]:
-    """What a wrong answer has beside these results: 0 for each metric that is a single number."""
+    """What a wrong answer has next to these results: 0 for each metric that is a single number."""
     others = [values for values in results if not isinstance(values, timed.GaveUp)]
     if not others:
         return dict.fromkeys(task.aggregation(), 0.0)

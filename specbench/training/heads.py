@@ -49,7 +49,7 @@ class Lessons(NamedTuple):
 
 
 def answered_lessons(job: Job, recipe: AnsweredRecipe) -> Lessons:
-    """Have the target answer the job's documents. The answers stay in NAME.answers/ beside NAME.safetensors.
+    """Have the target answer the job's documents. The answers stay in NAME.answers/ next to NAME.safetensors.
 
     Raises UserError if there is nothing to learn, and for a grid.
     """
@@ -207,7 +207,7 @@ def autocast(device: torch.device, wanted: Autocast) -> torch.autocast:
 
 
 def random_linear(head: nn.Module, rng: torch.Generator) -> None:
-    """Draw the weights of all linear layers anew, in place, with variance 1 over a layer's inputs."""
+    """Draw the weights of all linear layers again, in place, with variance 1 over a layer's inputs."""
     with torch.no_grad():
         for module in head.modules():
             if isinstance(module, nn.Linear):

@@ -42,7 +42,7 @@ class Swaps:
 def train(job: Job) -> None:
     """Mine the job's documents (or go on with that), fit, write the head to `job.out` and print the held-out figures.
 
-    The mined swaps stay in a folder beside the file, `NAME.mined` for NAME.safetensors. Raises UserError if there is
+    The mined swaps stay in a folder next to the file, `NAME.mined` for NAME.safetensors. Raises UserError if there is
     nothing to learn.
     """
     settings = job.settings

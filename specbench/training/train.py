@@ -9,7 +9,7 @@ True if several workers may make what it collects within `collecting`, or the st
 NAME is a method, or `draft`: the pair's draft model, which `sps` decodes with.
 
 Installed packages bring trainers by entry points of the group `specbench.trainers`: NAME for a method of their own, and
-in the extras NAME.PRESET for a preset of a trainer here. Their recipes lie in a folder `recipes` beside the module.
+in the extras NAME.PRESET for a preset of a trainer here. Their recipes lie in a folder `recipes` next to the module.
 """
 
 import importlib

@@ -29,7 +29,7 @@ Counts = NDArray[np.int64]
 def train(job: Job) -> None:
     """Write the token counts [V] of all documents' greedy texts to `job.out`, and print what frequent tokens cover.
 
-    The texts stay in a folder beside the file, `NAME.collected` for NAME.safetensors. Raises UserError if there is no
+    The texts stay in a folder next to the file, `NAME.collected` for NAME.safetensors. Raises UserError if there is no
     document to learn from.
     """
     documents = training_documents(job.plan, job.pair, 1, job.data)
@@ -88,7 +88,7 @@ def show(texts: Mapping[str, list[int]], job: Job) -> None:
 
 
 def show_best(coverage: Floats, order: Counts, job: Job) -> None:
-    """Print the size that gives the most tokens a second by these texts and this machine, beside the fixed share's."""
+    """Print the size that gives the most tokens a second by these texts and this machine, next to the fixed share's."""
     gamma, fixed = job.settings.gamma, job.settings.tokens  # type: ignore[attr-defined]
     try:
         costs = vocabulary_size.measured(job.pair, order, gamma)
@@ -103,6 +103,6 @@ def show_best(coverage: Floats, order: Counts, job: Job) -> None:
         f"sizes at γ = {gamma}; the full output layer takes {share:.0%} of a draft forward"
     )
     note(
-        f"at most {speeds[best - 1] / speeds[-1] - 1:+.1%} tokens a second beside all tokens; the fixed size, "
+        f"at most {speeds[best - 1] / speeds[-1] - 1:+.1%} tokens a second compared with all tokens; the fixed size, "
         f"{chosen}: {speeds[chosen - 1] / speeds[-1] - 1:+.1%}"
     )

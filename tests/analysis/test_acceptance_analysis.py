@@ -155,7 +155,7 @@ def test_auroc_is_that_of_all_pairs(step, monkeypatch):
 
 @pytest.mark.long
 def test_intervals_are_those_of_resampled_documents():
-    """Documents put together anew, within their tasks, by a plain loop with random numbers of its own."""
+    """Documents put together again, within their tasks, by a plain loop with random numbers of its own."""
     rng = np.random.default_rng(2)
     rows = rows_of(rng, 12, 1500, ("one", "two"), shift=-0.15)
     parts = {task: [one for _, one in mine.groupby("doc_id")] for task, mine in rows.groupby("task")}

@@ -97,3 +97,10 @@ def test_a_loop_that_ended_by_itself_is_none(tmp_path):
     records.write_table(run.folder / "samples.parquet", records.rows_of(table), records.SAMPLES)
     row, lines, _ = said(StoredRun(run.folder))
     assert row.loops == 0 and "over and over" not in lines
+
+
+def test_a_text_of_white_space_is_empty_and_one_of_any_other_characters_is_not(tmp_path):
+    """White space of any writing, and visible characters that are neither letters nor of ASCII."""
+    run = run_of(tmp_path, {0: " \n\t", 1: "\u3000\xa0\x1f", 2: "", 3: "日本", 4: "¿", 5: "٣", 6: "."})
+    marks = answers.of_texts(run).xs("sps", level="method").sort_index()
+    assert marks["empty"].tolist() == [True] * 3 + [False] * 7

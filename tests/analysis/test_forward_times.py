@@ -1,4 +1,4 @@
-"""What rounds cost beside their drafts: the context, a batch, and the prefill; by hand, and of made records."""
+"""What rounds cost next to their drafts: the context, a batch, and the prefill; by hand, and of made records."""
 
 import json
 

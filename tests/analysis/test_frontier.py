@@ -88,7 +88,7 @@ def noisy(seed):
 
 
 def loop(curves, run, task, name, resamples, rng):
-    """Differences at one variant in resamples: documents drawn within tasks, both curves put together anew."""
+    """Differences at one variant in resamples: documents drawn within tasks, both curves put together again."""
     table = run.rounds().to_table().to_pandas()
     table = table[(table["round"] > 0) & (table.method != "plain")].assign(x=lambda one: one.drafted - one.accepted)
     if task != POOLED:

@@ -356,7 +356,7 @@ def test_compare_has_the_column_where_it_is_asked_for(tmp_path, monkeypatch):
     shown = printed("--limit-share")
     assert "of limit" in shown and " 6.4 " in shown and " 7.8 " in shown
     assert f"of limit is not known: swift: {OTHER}" in shown
-    assert "tok/s" in shown  # beside the usual ones
+    assert "tok/s" in shown  # next to the usual ones
     only = printed("--columns", "tau,+limit_share", "--format", "csv")
     assert only.split()[0] == "pair,sampling,task,method,tau,limit_share,limit_unknown"
     assert "- of limit: least time" in printed("--limit-share", "--format", "md")
@@ -496,7 +496,8 @@ def test_the_profile_command(tmp_path, cache, pocket, monkeypatch):
     few = ("--suite", "math", "--documents", "2", "--repeats", "1", "--method", "sps", "--gamma", "1,3")
     result = call("profile", *runtimes, *few, "--out", out)
     assert result.exit_code == 0, result.output
-    assert max(len(line) for line in result.output.splitlines() if "written: " not in line) <= 80
+    whole = ("written: ", "at most about ")  # lines that are never wrapped; the second comes on a slow machine alone
+    assert max(len(line) for line in result.output.splitlines() if not line.startswith(whole)) <= 80
     assert "ms/limit" in result.output and calls == ["torch.float32"]
     report = json.loads(out.read_text(), parse_constant=pytest.fail)
     assert report["ceilings"]["products"] == SLOW["products"]

@@ -1,4 +1,4 @@
-"""Simulations of several batch sizes beside a server's steps: by hand, from made files."""
+"""Simulations of several batch sizes next to a server's steps: by hand, from made files."""
 
 import json
 import math

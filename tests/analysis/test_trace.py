@@ -8,7 +8,7 @@ from made_runs import TOKENIZER, add_sample, drafted, ids, score, stored, word
 from rich.console import Console
 
 from specbench.analysis import trace
-from specbench.analysis.texts import Texts, load_decode
+from specbench.analysis.texts import Texts
 from specbench.analysis.trace import Piece, Rejected, Step, Trace, first_divergence
 from specbench.base.console import PlainConsole
 from specbench.config import UserError
@@ -190,25 +190,6 @@ def test_tokenizers_that_drop_the_first_space_and_fall_back_to_bytes():
     assert Texts(decode).pieces([1, 2], "the dog") is None
 
 
-def test_many_at_once_are_the_same_as_one_by_one(tables, made, monkeypatch):
-    for doc in (2, 0, 1):
-        add_sample(tables, "sums", doc, "vanilla", plain(VANILLA), VANILLA, "eos")
-        add_sample(tables, "sums", doc, "csd", worked(), WORKED, "eos")
-        add_sample(tables, "words", doc, "csd", plain(" She"), " She", "eos")
-    tables["samples"][-1] |= {"finish": "error", "error": "Traceback\nValueError: x", "tokens": None, "text": None}
-    run = made(tasks=("sums", "words"))
-    one_by_one = [trace.trace(run, "sums", d, m) for d in range(3) for m in ("vanilla", "csd")]
-    one_by_one += [trace.trace(run, "words", d, "csd") for d in (0, 2)]
-    loads, reads = [], []
-    load, read = trace.load_decode, StoredRun.samples
-    monkeypatch.setattr(trace, "load_decode", lambda run: loads.append(run) or load(run))
-    monkeypatch.setattr(StoredRun, "samples", lambda self, columns=None: reads.append(1) or read(self, columns))
-    assert repr(list(trace.traces(run))) == repr(one_by_one)
-    assert len(loads) == 1 and len(reads) == 1
-    some = list(trace.traces(run, load_decode(run), documents={"sums": [1, 2]}, methods=["csd"]))
-    assert [(one.task, one.doc_id, one.method) for one in some] == [("sums", 1, "csd"), ("sums", 2, "csd")]
-
-
 def test_the_warm_up_is_no_sample(tables, made):
     add_sample(tables, "sums", 0, "csd", plain(VANILLA), VANILLA, "eos")
     for row in [*tables["samples"], *tables["rounds"]]:
@@ -216,7 +197,6 @@ def test_the_warm_up_is_no_sample(tables, made):
     add_sample(tables, "sums", 0, "csd", worked(), WORKED, "eos")
     run = made()
     assert trace.trace(run, "sums", 0, "csd").steps == STEPS
-    assert [one.text for one in trace.traces(run)] == [WORKED]
 
 
 def test_each_repeat_is_its_own(tables, made):
@@ -225,7 +205,6 @@ def test_each_repeat_is_its_own(tables, made):
     run = made()
     assert trace.trace(run, "sums", 0, "csd").text == WORKED
     assert trace.trace(run, "sums", 0, "csd", repeat=1).text == VANILLA
-    assert [one.text for one in trace.traces(run, repeat=1)] == [VANILLA]
 
 
 @pytest.mark.parametrize(
@@ -335,9 +314,10 @@ def real(tmp_path_factory) -> StoredRun:
 
 @pytest.mark.long
 def test_real_records(real):
-    by_name = {(one.task, one.doc_id, one.method): one for one in trace.traces(real)}
     samples = records.read_rows(real.folder, "samples").to_pylist()
     samples = [row for row in samples if not row["warmup"]]
+    keys = [(row["task"], row["doc_id"], row["method"]) for row in samples]
+    by_name = {key: trace.trace(real, *key) for key in keys}
     rounds = [row for row in records.read_rows(real.folder, "rounds").to_pylist() if not row["warmup"]]
     assert len(by_name) == len(samples) == 12
     for sample in samples:

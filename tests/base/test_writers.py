@@ -30,17 +30,17 @@ APART = {
     ("base/files.py", "write_json"): "by `write_text`",
     ("base/folder.py", "whole"): "it is `whole` itself, in an open folder",
     ("results/lock.py", "_owned"): "a lock is made in place",
-    ("training/rest.py", "__init__"): "into a folder beside, which is renamed",
-    ("training/draft/train.py", "write_model"): "into a folder beside, which is renamed",
+    ("training/rest.py", "__init__"): "into a folder next to it, which is renamed",
+    ("training/draft/train.py", "write_model"): "into a folder next to it, which is renamed",
     ("cli/__init__.py", "main"): "in the place of outputs that were closed, to nowhere",
     ("training/checkpoint.py", "save_checkpoint"): "into memory; the file is whole",
     ("engine/models/heads.py", "write_head"): "into memory; the file is whole",
     ("measure/worker.py", "serve"): "in the place of outputs, to the worker's log, which is appended to",
     ("tasks/sandbox/jail.py", "unshare"): "into /proc",
-    ("studies/bench/genai.py", "write"): "into a folder beside, which is renamed",
+    ("studies/bench/genai.py", "write"): "into a folder next to it, which is renamed",
     ("engine/models/tokenizer.py", "tokenizer_hash"): "into a folder that is gone after it was hashed",
-    ("engine/models/gguf_files.py", None): "into a folder beside, which is renamed; its lock is made in place",
-    ("engine/runtimes/openvino_export.py", None): "into a folder beside, which is renamed",
+    ("engine/models/gguf_files.py", None): "into a folder next to it, which is renamed; its lock is made in place",
+    ("engine/runtimes/openvino_export.py", None): "into a folder next to it, which is renamed",
 }
 OLD = b"what was there before"
 

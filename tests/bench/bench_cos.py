@@ -1,4 +1,4 @@
-"""CoS beside standard collaborative decoding, and what combining the models costs of a round.
+"""CoS next to standard collaborative decoding, and what combining the models costs of a round.
 
 Run by `make bench`; exits with 1 where combining takes more than ten percent of the decode time, where CoS with γ = 1
 is slower than the standard beyond noise (Corollary 3.7), or where a greedy text is not the standard's. Speeds are

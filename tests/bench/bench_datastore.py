@@ -107,7 +107,7 @@ def main() -> int:
         print(
             f"{about.tokens} tokens, {about.shards} shards, {sum(about.sizes.values()) / 2**20:.0f} MiB on disk: "
             f"{seconds:.1f} s of CPU time to build, {1e6 * seconds / about.tokens:.2f} a million; "
-            f"{memory / 2**20:.0f} MiB of memory at most, beside {before / 2**20:.0f} before"
+            f"{memory / 2**20:.0f} MiB of memory at most, next to {before / 2**20:.0f} before"
         )
         store = Datastore(Path(folder) / "store")
         made = per_draft("made", store)

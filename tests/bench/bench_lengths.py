@@ -1,4 +1,4 @@
-"""What SpecDec++'s head costs beside a draft forward, and what its draft lengths bring against a fixed one.
+"""What SpecDec++'s head costs next to a draft forward, and what its draft lengths bring against a fixed one.
 
 Run by `make bench`; exits with 1 where the head takes more than five percent of a draft forward, or a text is not
 vanilla's. Speeds are interleaved in one process; the tuned fixed length is that of suites/methods/sps-pocket.yaml.

@@ -1,4 +1,4 @@
-"""What prompt lookup costs the host beside the target's forward, on short and on long contexts.
+"""What prompt lookup costs the host next to the target's forward, on short and on long contexts.
 
 Run by `make bench`; exits with 1 where a round's look-up takes more than one percent of a forward of the bundled
 target, or more than twice as long behind a long context as behind a short one. Texts are bundled documents.

@@ -46,7 +46,7 @@ def record(folder: Path, rounds: int) -> None:
 
 
 def measure(what: str, command: list[str], folder: Path, most: tuple[float, int]) -> None:
-    """Print what a command takes beside what it may take. Ends the program if it fails."""
+    """Print what a command takes next to what it may take. Ends the program if it fails."""
     began = time.perf_counter()
     done = subprocess.Popen([sys.executable, "-m", "specbench.cli", *command], cwd=folder, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(done.pid, 0)

@@ -1,4 +1,4 @@
-"""What a round of suffix decoding costs the host, and its parts, after short and long contexts, beside prompt lookup.
+"""What a round of suffix decoding costs the host, and its parts, after short and long contexts, next to prompt lookup.
 
 A round takes in what it committed, looks up the text's end, and makes the draft. Texts are bundled documents.
 """

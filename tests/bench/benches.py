@@ -68,7 +68,7 @@ def decode(
 
 
 def by_turns(names: Sequence[str], turns: int) -> Iterator[list[str]]:
-    """The names in an order that is drawn anew for each turn."""
+    """The names in an order that is drawn again for each turn."""
     order = random.Random(0)
     for _ in range(turns):
         yield order.sample(list(names), len(names))

@@ -1,4 +1,4 @@
-"""specbench beside lm-eval's own `hf` model: the same texts and the same scores, document by document."""
+"""specbench next to lm-eval's own `hf` model: the same texts and the same scores, document by document."""
 
 import os
 import subprocess

@@ -71,7 +71,7 @@ WAYS = {
     "the folder": ("--task-dir", "mine"),
     "a task of the folder": ("--task-dir", "mine", "--task", "sums"),
     "the file": ("--task", "mine/sums.yaml"),
-    "a suite beside it": ("--suite", "mine/suite.yaml"),
+    "a suite next to it": ("--suite", "mine/suite.yaml"),
     "a suite elsewhere": ("--suite", "other.yaml", "--task-dir", "mine"),
 }
 

@@ -67,6 +67,7 @@ COMMANDS = {
     "run --resume RUN": (0, []),
     "plot speed-accuracy RUN": (0, ["matplotlib"]),
     "report IMPORTED": (0, ["matplotlib", "plotly", "jinja2"]),
+    "report RUN": (0, ["transformers", "matplotlib", "plotly", "jinja2"]),
 }
 
 

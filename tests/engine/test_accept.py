@@ -1,10 +1,13 @@
 """Speculative sampling's own rule on rows written down by hand, also where they are not the target's own."""
 
+import functools
 import math
 
 import pytest
 import torch
 from gates import DEVICE, GREEDY
+from official_cases import official_cases
+from transformers.generation.utils import _speculative_sampling
 
 from specbench.engine.accept import exact
 from specbench.engine.sampling import likeliest
@@ -79,3 +82,47 @@ def test_half_precision_is_judged_alike():
     outcome = exact(Draft(tokens, None), Scored(rows), GREEDY, torch.Generator(DEVICE))
     assert (outcome.accepted, outcome.token, outcome.targets) == (1, 1, [2, 1, 0])
     assert outcome.ratios == pytest.approx([1, math.exp(1 - 5), 1])
+
+
+def given(monkeypatch, case: dict) -> None:
+    """The random numbers of a case, of the tests and of the race for the next token, in place of drawn ones."""
+    waits = torch.tensor(case["waits"], dtype=torch.float64, device=DEVICE)
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: torch.tensor(case["uniform"], device=DEVICE).double())
+    monkeypatch.setattr("specbench.engine.sampling.waits", lambda like, rng: waits.expand_as(like))
+
+
+def test_vllms_own_sampler_accepts_the_same(monkeypatch):
+    """60 drafts, with the draft's distributions or as point masses: by the same numbers, the same tokens."""
+    stood, drawn = 0, 0
+    for case in official_cases("rejection"):
+        given(monkeypatch, case)
+        rows = torch.tensor([*case["target"], case["target"][0]], dtype=torch.float64, device=DEVICE)
+        probs = None if case["draft"] is None else torch.tensor(case["draft"], device=DEVICE).double().softmax(-1)
+        draft = Draft(torch.tensor(case["drafted"], device=DEVICE), None if case["greedy"] else probs)
+        found = exact(draft, Scored(rows), GREEDY if case["greedy"] else Sampling(1.0), torch.Generator(DEVICE))
+        assert found.accepted == case["accepted"]
+        if case["accepted"] < len(case["drafted"]):
+            assert found.token == case["next"]
+            drawn += found.token != found.targets[found.accepted]
+        stood += found.accepted
+    assert (stood, drawn) == (44, 17)
+
+
+def test_transformers_own_sampling_accepts_the_same(monkeypatch):
+    """The drafts with distributions; of what it draws the next token from, the race by the same numbers is taken."""
+    compared = 0
+    for case in official_cases("rejection"):
+        if case["greedy"] or case["draft"] is None:
+            continue
+        given(monkeypatch, case)
+        drafted, target, logits = (torch.tensor(case[name], device=DEVICE) for name in ("drafted", "target", "draft"))
+        rows = torch.cat([target, target[:1]]).double()
+        uniform, waited = (torch.tensor([case[name]], device=DEVICE).double() for name in ("uniform", "waits"))
+        monkeypatch.setattr(torch, "rand_like", lambda _, numbers=uniform: numbers)
+        raced = functools.partial(lambda waits, p, num_samples: (p / waits).argmax(-1, keepdim=True), waited)
+        monkeypatch.setattr(torch, "multinomial", raced)
+        tokens, stood = _speculative_sampling(drafted[None], logits[None].double(), len(drafted), rows[None])
+        found = exact(Draft(drafted, logits.double().softmax(-1)), Scored(rows), Sampling(1.0), torch.Generator(DEVICE))
+        assert (found.accepted, found.token) == (stood, tokens[0, -1])
+        compared += 1
+    assert compared == 35

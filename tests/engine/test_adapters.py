@@ -194,5 +194,5 @@ def test_adapters_of_embeddings_that_are_the_output_layer_too(tmp_path):
 def test_adapters_beside_weights_are_refused_with_the_way_out(base, saved, tmp_path):
     folder = Path(shutil.copytree(base.model, tmp_path / "both"))
     shutil.copy(saved / "adapter_config.json", folder)
-    with one_line_error("adapter:", "adapters beside its weights"):
+    with one_line_error("adapter:", "adapters next to its weights"):
         load_pair(pair_of(ModelSpec(model=str(folder))), "cpu")

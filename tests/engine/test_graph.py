@@ -41,7 +41,7 @@ def little_room(monkeypatch):
 
 
 class Replayed:
-    """In the place of a CUDA graph: computes the step anew into the tensors that the capture gave, as a replay does."""
+    """In place of a CUDA graph: computes the step again into the tensors that the capture gave, as a replay does."""
 
     def __init__(self, step: Fixed) -> None:
         self.step = step

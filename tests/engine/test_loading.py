@@ -1,4 +1,4 @@
-"""Loading needs the memory of the weights once: none beside the files' in the stored type, and no second copy else."""
+"""Loading needs the memory of the weights once: none next to the files' in the stored type, and no second copy else."""
 
 import pytest
 from loading import measured, write_checkpoint

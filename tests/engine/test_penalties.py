@@ -45,7 +45,7 @@ def models():
 def test_each_row_of_a_session_is_penalised_by_the_text_before_it(models):
     target, rest = models["target"], [3, 3, 1, 4]
     raw = {n: oracle.next_logits(target, [*PROMPT, *rest][:n]) for n in range(1, 9)}
-    session = Session(target, "target", penalties=ALL)
+    session = Session(target, "target", change=ALL)
     rows = [session.restart(PROMPT).logits, session.forward(rest).logits]
     for answered, row in enumerate(torch.cat(rows)):
         expected = penalised(raw[len(PROMPT) + answered], PROMPT, rest[:answered], ALL)
@@ -58,7 +58,7 @@ def test_each_row_of_a_session_is_penalised_by_the_text_before_it(models):
 
 def test_each_node_of_a_tree_is_penalised_by_its_own_path(models):
     target = models["target"]
-    session = Session(target, "target", penalties=ALL)
+    session = Session(target, "target", change=ALL)
     session.restart(PROMPT)
     tokens, parents = [3, 1, 3, 3, 2], [-1, 0, 0, 2, -1]
     rows = torch.cat(
@@ -70,7 +70,7 @@ def test_each_node_of_a_tree_is_penalised_by_its_own_path(models):
 
 
 def test_a_prompt_that_is_read_in_chunks_is_a_prompt_all_the_same(models):
-    session = Session(models["target"], "target", penalties=ALL)
+    session = Session(models["target"], "target", change=ALL)
     *_, last = read_in_chunks(session, PROMPT, 3)
     expected = penalised(oracle.next_logits(models["target"], PROMPT), PROMPT, [], ALL)
     torch.testing.assert_close(last.logits[-1].cpu(), expected, rtol=0, atol=1e-7)

@@ -100,7 +100,7 @@ def equal(result, expected):
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @mostly_long("form", (*oracle.ARCHITECTURES, "mistral, window"), ("llama", "gemma2", "opt"))
 def test_logits_and_states_are_those_of_a_whole_prompt(form, runtime):
-    """The first prompt reads the beginning, the others copy it; of each set of hidden states anew."""
+    """The first prompt reads the beginning, the others copy it; of each set of hidden states again."""
     one = model(form)
     session, plain, prefixes = sessions(one, runtime)
     turns = (((), 1), ((), 3), (LAST, 1), ((0, 1, -1), 1), ((), 1), (LAST, 2), ((1,), 1))
@@ -124,7 +124,7 @@ def test_logits_and_states_are_those_of_a_whole_prompt(form, runtime):
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_copies_are_independent(runtime):
-    """Sequences beside and behind one another, trees among them, whose paths are moved in place."""
+    """Sequences next to and behind one another, trees among them, whose paths are moved in place."""
     one = model("llama")
     session, plain, prefixes = sessions(one, runtime)
     other = Session(one, "target", runtime=RUNTIMES[runtime], prefixes=prefixes)

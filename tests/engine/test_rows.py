@@ -1,4 +1,4 @@
-"""Texts that are decoded together are what each is alone, whoever joins and leaves beside it."""
+"""Texts that are decoded together are what each is alone, whoever joins and leaves next to it."""
 
 import functools
 import gc
@@ -157,7 +157,7 @@ def test_any_company(runtime, architecture, label, greedy, apart, shapes):
         assert [tokens for tokens, _ in batched] == [tokens for tokens, _ in alone]
 
 
-BY_BATCH = ("k-by-batch", "goodput")  # their drafts are longer or shorter beside others
+BY_BATCH = ("k-by-batch", "goodput")  # their drafts are longer or shorter next to others
 
 
 def facts_of(rounds):
@@ -183,7 +183,7 @@ def test_static_rows_are_forwards_without_a_cache(form):
 
 
 def test_long_prompts_are_read_in_parts():
-    """Beyond a chunk, beside short ones, with a keep of one row and of all."""
+    """Beyond a chunk, next to short ones, with a keep of one row and of all."""
     target = pair("llama")[0]
     long = list(itertools.islice(itertools.cycle(oracle.prompts(1, length=97)[0]), 700))
     shared = Batched("static")
@@ -197,7 +197,7 @@ def test_long_prompts_are_read_in_parts():
 @pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_prompts_are_read_together(runtime, architecture):
-    """Prompts of many lengths in one call, beside a text that goes on: each has the logits of whole forwards."""
+    """Prompts of many lengths in one call, next to a text that goes on: each has the logits of whole forwards."""
     target, shared = pair(architecture)[0], Batched(runtime)
     prompts = oracle.prompts(5, length=60, seed=3)
     fed = [prompt[:n] for prompt, n in zip(prompts, (60, 41, 48, 9, 50), strict=True)]
@@ -351,7 +351,7 @@ def test_an_error_ends_its_own_row_alone(monkeypatch, waits):
     assert isinstance(broken[0].error, ZeroDivisionError) == waits
     assert "not finite" in str(broken[1].error or broken[1].watch.highest.not_finite())
     assert bool(broken[1].error) == waits
-    # Other texts take over the three slots, beside a longer one, whose length all are read to.
+    # Other texts take over the three slots, next to a longer one, whose length all are read to.
     monkeypatch.undo()
     del batch, sound, broken, row, left, method
     gc.collect()

@@ -310,7 +310,7 @@ def test_an_arbitrator_with_adapters(architecture, dtype):
 
 @pytest.mark.parametrize("architecture", ("llama", "opt", "gemma2"))
 def test_an_eagle_head_in_chains_and_trees(architecture):
-    """Features beside the tokens; states in front of the norm; growth, rollback and `keep` in between."""
+    """Features next to the tokens; states in front of the norm; growth, rollback and `keep` in between."""
     head, results = eagle(architecture), []
     rng = torch.Generator().manual_seed(3)
     features = torch.randn(140, 32, generator=rng, dtype=torch.float64).to(DEVICE)

@@ -133,7 +133,7 @@ def test_a_word_that_goes_on_is_read_anew_and_another_text_too():
 
 
 def test_a_finished_word_goes_on_where_the_next_one_is_taken_back():
-    """A draft that began another word is refused, and letters follow: the word before it is read anew, as a whole."""
+    """A draft that began another word is refused, and letters follow: the word before it is read again, as a whole."""
     mapping, target = translation(), byte_level()
     tokens = target(TEXTS[0], add_special_tokens=False)["input_ids"]
     goes_on, ends = target("ing and", add_special_tokens=False)["input_ids"][:1], target(" and")["input_ids"]
@@ -181,7 +181,7 @@ def test_tokens_that_are_parts_of_characters():
 
 
 def test_special_tokens():
-    """The end token is the draft's own, one without a counterpart is written out, and what follows begins anew."""
+    """The end token is the draft's own, one without a counterpart is written out, and what follows begins again."""
     words, mapping = byte_level(), translation()
     end, tool = (words.convert_tokens_to_ids(name) for name in ("<|endoftext|>", "<|tool|>"))
     hello = words("hello there", add_special_tokens=False)["input_ids"]

@@ -56,7 +56,7 @@ REFUSED = {
     "more layers than files": ("tied", nothing, {"num_hidden_layers": 3}, ("lack model.layers.2.", "more")),
     "fewer layers than files": ("tied", nothing, {"num_hidden_layers": 1}, ("hold model.layers.1.", "and 5 more")),
     "biases": ("tied", added(Q_BIAS, "model.norm.weight"), {}, (f"hold {Q_BIAS}", "LlamaForCausalLM")),
-    "an output layer beside a tie": ("tied", added(OUTPUT), {}, ("ties lm_head.weight", "other values")),
+    "an output layer next to a tie": ("tied", added(OUTPUT), {}, ("ties lm_head.weight", "other values")),
 }
 
 

@@ -47,7 +47,7 @@ def read_only(bench: Bench, goal: int, work: Path) -> Outcome:
 
 
 def vanishes(bench: Bench, goal: int, work: Path) -> Outcome:
-    """rm -rf meanwhile: one line, and the same command makes the run anew."""
+    """rm -rf meanwhile: one line, and the same command makes the run again."""
     folder, what = work / "run", f"rm -rf after {goal} documents"
     command = Command(bench.words(folder), work / "said", {"block": BLOCK, "slow": 0.1})
     command.until(lambda: (folder / "manifest.json").exists() if not goal else done(folder) >= goal)

@@ -47,7 +47,7 @@ def send(pipe, work: Path, part: int, stretches: int, every: int, seed: int) -> 
 
 
 def torn_files(bench: Bench, number: int, work: Path) -> Outcome:
-    """A run that was killed, whose newest files are cut, zeroed or scrambled: named, set aside, decoded anew."""
+    """A run that was killed, whose newest files are cut, zeroed or scrambled: named, set aside, decoded again."""
     rng = bench.rng("torn", number)
     folder, temperature, goal = work / "run", bench.temperature(number), rng.randrange(2, 7)
     command = Command(bench.words(folder, temperature), work / "said", {"block": BLOCK, "slow": 0.1})

@@ -1,4 +1,4 @@
-"""The same documents give the same texts, counts and decisions: twice, alone or beside others, stopped or not.
+"""The same documents give the same texts, counts and decisions: twice, alone or next to others, stopped or not.
 
 One run of all methods, in another process with another order of sets, is held against runs of each alone that are
 stopped after every document. All that a record tells is compared, to the last bit, but what is measured.
@@ -63,7 +63,7 @@ def few(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    """What these tests are not about: scores, long warm-ups, and what each of many runs would find out anew."""
+    """What these tests are not about: scores, long warm-ups, and what each of many runs would find out again."""
     monkeypatch.setattr(prepare, "load_tasks", load_once)
     monkeypatch.setattr(loop, "score", lambda folder, tasks: None)
     monkeypatch.setattr(environment, "describe", describe_once)
@@ -81,7 +81,7 @@ def load_once(plan: Plan, pair):
 
 
 def fresh():
-    """The bundled pair, loaded anew."""
+    """The bundled pair, loaded again."""
     return load_pair(read_pair("pocket-weak"), device="cpu")
 
 
@@ -264,7 +264,7 @@ def test_a_failing_method_does_not_change_the_others(beside, few, tmp_path, monk
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("name", gates.methods("llama", 3))
 def test_tiny_models(name, temperature, monkeypatch):
-    """A method made anew, on models made anew, says what one says that has decoded another text and forgotten it."""
+    """A method made again, on models made again, says what one says that has decoded another text and forgotten it."""
     if temperature and "oracle" in name:
         pytest.skip("greedy only")
     other, one = oracle.prompts(2, length=8, seed=3)

@@ -210,7 +210,7 @@ def open_to_others(pids):
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_cluster_that_is_started_here_listens_on_loopback_only(words, cluster, tmp_path):
-    """Beside another one on this machine, without a CPU, which Ray would join if it were not told otherwise."""
+    """Next to another one on this machine, without a CPU, which Ray would join if it were not told otherwise."""
     command = [sys.executable, "-m", "specbench.cli", *words, "--workers", "1", "--ray", "local", "--out", "run"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     addresses = []

@@ -32,7 +32,7 @@ DOCUMENTS = 4  # of both tasks together
 
 @pytest.fixture(scope="module")
 def whole(make_plan, tmp_path_factory):
-    """An uninterrupted run with two repeats; beside it `unmerged`, as it was after the last document."""
+    """An uninterrupted run with two repeats; next to it `unmerged`, as it was after the last document."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
 
     def report(progress):
@@ -159,7 +159,7 @@ def test_lossless_methods_agree_and_repeats_do_too(whole):
     assert (texts.vanilla == texts.sps).all()
     assert texts.loc[0].equals(texts.loc[1])
     states = samples[samples.method == "csd"].groupby("repeat").state_hash.apply(list)
-    assert states[0] == states[1] and len(set(states[0])) > 1  # it learns within a repeat, and anew in the next
+    assert states[0] == states[1] and len(set(states[0])) > 1  # it learns within a repeat, and again in the next
 
 
 @pytest.mark.long

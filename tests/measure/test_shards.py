@@ -136,7 +136,7 @@ def test_sampled_and_in_batches(temperature, place, pair, tmp_path, monkeypatch)
     assert loop.execute(plan, tmp_path / "whole", always, pair)
     decode(plan, tmp_path / "cut", 3, pair)
     joining.join(tmp_path / "cut")
-    # Shares of a batch's forwards are times; what began a shard anew, a warm-up, is in the whole run where it begins.
+    # Shares of a batch's forwards are times; what began a shard again, a warm-up, is in the whole run where it begins.
     assert differing(tmp_path / "whole", tmp_path / "cut") == []
 
 
@@ -194,7 +194,7 @@ def test_shards_have_about_as_many_new_tokens():
 
 
 def test_what_is_in_a_stretch():
-    """Repeat, task, first and last document; a task that comes again in the next repeat begins anew."""
+    """Repeat, task, first and last document; a task that comes again in the next repeat begins again."""
     work = made_work(False)
     assert shards.contents(work, range(1, 8)) == [(0, "a", 1, 2), (0, "b", 0, 2), (1, "a", 0, 1)]
     work.requests[3:] = []

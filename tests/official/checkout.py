@@ -17,7 +17,7 @@ def module(checkout: str, file: str) -> ModuleType:
     return loaded
 
 
-def store(case: Callable[[int, ModuleType], dict[str, Any]], official: ModuleType, out: str, count: str) -> None:
+def store(case: Callable[[int, Any], dict[str, Any]], official: Any, out: str, count: str) -> None:
     """Write so many cases, one a line."""
     cases: Iterable[dict[str, Any]] = (case(number, official) for number in range(int(count)))
     Path(out).write_text("[\n" + ",\n".join(map(json.dumps, cases)) + "\n]\n")

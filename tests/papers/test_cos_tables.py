@@ -1,4 +1,4 @@
-"""The CoS paper's tables beside ours, of made runs of the bundled pairs that stand for its own."""
+"""The CoS paper's tables next to ours, of made runs of the bundled pairs that stand for its own."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ CD = {
     "cos[combine=contrastive,gamma=5]": {"gamma": 5},
     "cos-naive[combine=contrastive]": {},
 }
-# Seconds for 4 tokens of each method, beside 1 s of the ensemble.
+# Seconds for 4 tokens of each method, next to 1 s of the ensemble.
 SECONDS = {"ensemble": 1.0, "ensemble-parallel": 1.6, "cos-sd": 0.8, "cos": 0.5, "cos-naive": 0.625}
 
 

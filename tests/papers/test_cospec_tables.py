@@ -1,4 +1,4 @@
-"""The CoSpec paper's tables beside ours, of made runs and of made files of figures that come from no run."""
+"""The CoSpec paper's tables next to ours, of made runs and of made files of figures that come from no run."""
 
 import csv
 from collections.abc import Sequence
@@ -160,7 +160,7 @@ def test_the_larger_draft_is_measured_on_its_own_pair(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_arbitrators_trained_in_other_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each in its own time; the row CoSpec is the default one, whatever Table 6 says beside its label."""
+    """Each in its own time; the row CoSpec is the default one, whatever Table 6 says next to its label."""
     monkeypatch.chdir(tmp_path)
     methods = {"cospec": Made(0.5)}
     for at, name in enumerate(ABLATIONS, 1):
@@ -252,7 +252,7 @@ def test_figures_of_files_land_in_their_cells(tmp_path: Path, table: int) -> Non
 
 @pytest.mark.long
 def test_claims_about_single_figures_are_not_judged(tmp_path: Path) -> None:
-    """They stand beside the printed ones; MBPP, whose stand-in is HumanEval's, does not count again."""
+    """They stand next to the printed ones; MBPP, whose stand-in is HumanEval's, does not count again."""
     rows = [
         ("2", "pocket_gsm8k", "0", "CoSpec", "", "CoSpec recovery", "40", "%"),
         ("2", "pocket_humaneval", "0", "CoSpec", "", "CoSpec recovery", "0", "%"),
@@ -337,7 +337,7 @@ def test_what_was_lost_is_told_as_before(tmp_path: Path) -> None:
 
 
 def test_claims_about_settings_compare_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """γ = 25 is slower than γ = 15 here, though both hold beside vanilla; the causal mask was not run."""
+    """γ = 25 is slower than γ = 15 here, though both hold next to vanilla; the causal mask was not run."""
     monkeypatch.setattr(checks, "FEWEST_DOCUMENTS", 1)
     methods = {"cospec": Made(0.5), "cospec[gamma=15]": Made(0.25, changes={"gamma": 15}, shapes=((4, 1),) * 2)}
     by_name = {

@@ -410,7 +410,7 @@ def test_how_far_the_baselines_of_drafts_drifted():
             ("blocks-greedy", "blocks-sampled", "blocks-drawn", "block-ablations"),
         ),
         (("runtimes.md",), "**Trees do not pay there either**", ("drafts-h200",)),
-        (("servers.md",), "## Times beside those here", ("bench-servers",)),
+        (("servers.md",), "## Times next to those here", ("bench-servers",)),
     ],
 )
 def test_bounded_figures_of_a_section_are_those_of_its_files(page: tuple[str, ...], start: str, files) -> None:

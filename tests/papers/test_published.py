@@ -418,7 +418,7 @@ def test_csd_tables_agree_on_the_runs_that_they_share():
 
 
 def test_csd_figures_of_the_text():
-    """What sections 5.2 to 5.6 say beside the figures that expected.yaml has of them."""
+    """What sections 5.2 to 5.6 say next to the figures that expected.yaml has of them."""
     one, two, three, four = (printed("csd", table) for table in range(1, 5))
     peaks = {task for task in CSD_TASKS if one[LLAMA, task, "CSD", "", "Spd"] == "2.33"}
     assert peaks == {"MATH500", "HumanEval"}

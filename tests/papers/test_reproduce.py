@@ -259,7 +259,7 @@ def test_a_comparison_with_what_collapsed_is_void(paper, tmp_path):
 
 
 def test_tasks_count_alike_however_many_documents_they_have():
-    """One of two documents is solved beside the other's, and three of four are not: the mean of 1/2 and -3/4."""
+    """One of two documents is solved next to the other's, and three of four are not: the mean of 1/2 and -3/4."""
     scores = [([1.0, 1.0], [0.0, 1.0]), ([0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0])]
     pairs = [tuple(pd.DataFrame({"score": column}) for column in pair) for pair in scores]
     assert difference(pairs).value == pytest.approx((0.5 - 0.75) / 2)
@@ -400,7 +400,7 @@ def test_a_claim_that_holds_on_some_tasks(paper, tmp_path):
 
 
 def test_methods_of_other_runs_compare_by_their_own_baselines(paper, tmp_path):
-    """A second run, ten times slower throughout, in which csd alone was measured beside vanilla."""
+    """A second run, ten times slower throughout, in which csd alone was measured next to vanilla."""
     slow = make_run(tmp_path / "slow", times=(10.0, 5.0, 2.5))
     first, second = make_run(tmp_path / "first"), slow
     for folder, gone in ((first, "csd"), (second, "sps[gamma=4]")):
@@ -466,7 +466,7 @@ def test_only_what_is_missing_is_run(paper, engine):
     (published.FOLDER / "paper-table2.csv").write_text(lines)
     missing_runs.measure([paper], "pocket", "pocket", 5)
     assert [m.name for m in engine[2].methods] == ["vanilla", "sps[gamma=7]"] and len(engine) == 3
-    missing_runs.measure([paper], "pocket", "pocket", 6)  # other documents: all of it anew
+    missing_runs.measure([paper], "pocket", "pocket", 6)  # other documents: all of it again
     assert len(engine) == 5
 
 

@@ -1,4 +1,4 @@
-"""Verdicts of results/tables/checks.md, computed again from the documents beside it, by formulas of their own.
+"""Verdicts of results/tables/checks.md, computed again from the documents next to it, by formulas of their own.
 
 Ratios of sums with the delta method's error instead of the jackknife's, exact binomial tests, scipy's Kendall τ.
 Nothing of the package takes part.

@@ -167,7 +167,7 @@ def test_curves_have_colours_of_their_own(tmp_path):
 
 
 def test_names_of_points_cover_nothing(tmp_path):
-    """Thirty points in a small place: some have their values beside them, and no text lies on another or a point."""
+    """Thirty points in a small place: some have their values next to them, and no text lies on another or a point."""
     values = [round(0.03 * i, 2) for i in range(1, 31)]
     points = {f"s[t={v}]": (5 + int(50 * v), 60 - int(50 * v**0.5)) for v in values}
     settings = {name: {"t": v} for name, v in zip(points, values, strict=True)}

@@ -3,6 +3,7 @@
 import math
 import re
 import shutil
+from itertools import chain
 
 import browsing
 import imported
@@ -14,8 +15,9 @@ import pytest
 from made_runs import METRIC, TOKENIZER, add_sample, drafted, ids, keep, large, manifest, score, stored, word, write
 from synthetic import change_manifest
 
-from specbench.analysis import compare, pooled
+from specbench.analysis import compare, metrics, pooled
 from specbench.analysis.compare import AVERAGE
+from specbench.analysis.trace_columns import Tracer
 from specbench.config import UserError
 from specbench.engine.types import Round
 from specbench.report import comparison, drawing, page, page_documents, page_plots, page_style
@@ -381,18 +383,31 @@ def test_some_documents_tell_how_many_a_page_has_room_for(small, monkeypatch):
     """So that the texts of a large run are not all traced before most are left out."""
     sizes = []
 
-    def drilled(sources, decoders, metric, most):
+    def packed(self, most):
         sizes.append(most)
         return bytes(100 + 50 * most), []
 
-    monkeypatch.setattr(page_documents, "_drill_down", drilled)
+    monkeypatch.setattr(page_documents._Page, "packed", packed)
     monkeypatch.setattr(page_documents, "TRACES", 5000)
-    many = pd.DataFrame({"task": "sums", "doc_id": range(100)})
+    many = pd.DataFrame({"task": "sums", "doc_id": range(100), "repeat": 0, "method": "vanilla"})
     data, _ = page_documents.packed([page_documents.Source(small, {}, {}, many, many)], {})
     assert sizes == [16, 32, 93] and len(data) == 4750  # 900 and 1,700 bytes: 16 + 0.95 · (5,000 - 900) / 50
     sizes.clear()
     page_documents.packed([page_documents.Source(small, {}, {}, many[:64], many)], {})
     assert sizes == [200, 94], "of few documents all are tried: 0.95 · 200 · 5,000 / 10,100"
+
+
+def test_documents_that_told_how_many_there_is_room_for_are_not_traced_again(tmp_path, monkeypatch):
+    large(tmp_path / "run", ["alpha"], ["vanilla", "csd"], 70, rounds=5)
+    run, asked = StoredRun(tmp_path / "run"), []
+    whole = Tracer.of
+    monkeypatch.setattr(Tracer, "of", lambda self, chosen: asked.append(chosen["alpha"]) or whole(self, chosen))
+    samples = run.samples()
+    counts = metrics.per_document(samples, run.rounds())
+    names = {"vanilla": "vanilla", "csd": "csd"}
+    data, notes = page_documents.packed([page_documents.Source(run, names, names, samples, counts)], {"alpha": METRIC})
+    assert [len(some) for some in asked] == [16, 16, 38] and [*chain(*asked)] == list(range(70)) and not notes
+    assert len(data) < page_documents.TRACES
 
 
 @pytest.mark.long

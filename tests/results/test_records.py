@@ -328,7 +328,7 @@ def test_lost_states_cost_a_document_not_the_run(recorder, how):
     said = []
     again = Recorder(recorder.folder, said.append)
     assert again.done() == 3 and again.states(2)["sps"] == [[2, 1, 2]] and len(said) == 1
-    assert texts(recorder.folder) == expected_texts(3), "what is decoded anew is not told twice"
+    assert texts(recorder.folder) == expected_texts(3), "what is decoded again is not told twice"
     write(again, 3)
     assert texts(recorder.folder) == expected_texts(4)
 

@@ -1,4 +1,4 @@
-"""The recipe that times servers beside the engine here, with a server that streams recorded answers."""
+"""The recipe that times servers next to the engine here, with a server that streams recorded answers."""
 
 import os
 import subprocess

@@ -199,6 +199,49 @@ def test_lengths_may_be_fixed(plain):
     assert "server served may not know ignore_eos" in shown and StoredRun(Path("run")).plan.ignore_eos
 
 
+ANSWER = {"type": "integer"}
+OPENAI = {
+    "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": ANSWER, "strict": True}}
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "option", "fields"),
+    [
+        ("generic", "--schema", OPENAI),
+        ("vllm", "--schema", {"structured_outputs": {"json": ANSWER}}),
+        ("vllm", "--regex", {"structured_outputs": {"regex": "[0-9]"}}),
+        ("sglang", "--regex", {"regex": "[0-9]"}),
+        ("llamacpp", "--schema", {"json_schema": ANSWER}),
+        ("trtllm", "--schema", OPENAI),
+        ("trtllm", "--regex", {"response_format": {"type": "regex", "regex": "[0-9]"}}),
+    ],
+)
+def test_a_constraint_is_asked_for_as_the_engine_knows_it(plain, engine, option, fields):
+    Path("answer.json").write_text(json.dumps(ANSWER))
+    run({"served": chat(plain, engine=engine)}, option, "answer.json" if option == "--schema" else "[0-9]")
+    assert plain.bodies and all(fields.items() <= body.items() for body in plain.bodies)
+
+
+def test_a_constraint_that_an_engine_does_not_know_is_refused(plain):
+    Path("answer.lark").write_text("start: /[0-9]/")
+    for option in (("--lark", "answer.lark"), ("--regex", "a")):
+        shown = run({"served": chat(plain, engine="llamacpp")}, *option, code=2)
+        assert f"a request to llamacpp can ask for --schema alone, not for {option[0]}" in shown
+    assert not plain.bodies
+
+
+def test_schemas_and_tools_of_prompts_are_in_their_requests(plain):
+    tools = [{"type": "function", "function": {"name": "search"}}]
+    rows = [{"prompt": "What is 2 + 3?", "schema": ANSWER}, {"prompt": "Name a colour.", "tools": tools}]
+    Path("prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run({"served": chat(plain)})
+    asked = {body["messages"][-1]["content"]: body for body in plain.bodies}
+    sums, colour = asked["What is 2 + 3?"], asked["Name a colour."]
+    assert OPENAI.items() <= sums.items() and "tools" not in sums
+    assert colour["tools"] == tools and "response_format" not in colour
+
+
 def test_an_unknown_field_is_named_once():
     extra = delta({}, "stop") | {"draft_stats": {"seen": 4}}
     with scripted(Scripted(lambda body: [delta({"content": " 5"}), extra, usage(1)])) as server:

@@ -14,7 +14,8 @@ from test_client import TOKENIZER
 
 import specbench
 from specbench.analysis import compare, pooled
-from specbench.analysis.trace import traces
+from specbench.analysis.texts import load_decode
+from specbench.analysis.trace_columns import Tracer, Words
 from specbench.measure.served import came_late
 from specbench.results.stored import StoredRun
 
@@ -90,8 +91,10 @@ def test_beside_own_methods(servers):
     assert "vllm" in outcome
     plan = StoredRun(Path("run")).plan
     assert (plan.against("vllm"), plan.against("sps")) == ("vanilla", "vanilla")
-    asked = list(traces(StoredRun(Path("run"))))
-    assert [one.method for one in asked].count("sps") == 6 and {one.method for one in asked} == {"vanilla", "sps"}
+    whole = StoredRun(Path("run"))
+    asked = Tracer(whole, load_decode(whole), Words(), ["vanilla", "sps", "vllm"]).of(whole.documents()).samples
+    methods = [method for _, _, method in asked]
+    assert methods.count("sps") == 6 and set(methods) == {"vanilla", "sps"}
     assert "nothing to trace" in refusal("trace", "run", "--task", "pocket_gsm8k", "--doc", 0, "--method", "vllm")
 
 

@@ -1,4 +1,4 @@
-"""What the parts of a stream are: thoughts, tool calls and texts, ends of all kinds, and what is told beside them."""
+"""What the parts of a stream are: thoughts, tool calls and texts, ends of all kinds, and what is told with them."""
 
 import json
 

@@ -197,7 +197,7 @@ def test_each_engine_gets_its_own_seconds_and_is_told_of_each_task(monkeypatch):
     assert sorted(log) == begun
     assert [texts["vanilla, eager"] for _, texts in seen] == [[n] * n for n in lengths * 2]
     firsts = [by for at, by in order[::2]]
-    assert set(firsts[:12]) == {"eager", "static"} and firsts[:12] != firsts[12:]  # the order is drawn anew
+    assert set(firsts[:12]) == {"eager", "static"} and firsts[:12] != firsts[12:]  # the order is drawn again
 
 
 # Forced acceptance

@@ -1,4 +1,4 @@
-"""Drafts beside each other: figures of a small evaluation against a second reading, and by hand."""
+"""Drafts next to each other: figures of a small evaluation against a second reading, and by hand."""
 
 import json
 

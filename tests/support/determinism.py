@@ -1,4 +1,4 @@
-"""What two runs must have in common, whatever stood beside a method and however often a run was stopped.
+"""What two runs must have in common, whatever stood next to a method and however often a run was stopped.
 
 Of the same runtime, machine and number of threads: sums of floating point depend on their order, and nothing is
 promised where that is another one. As a program (`python determinism.py FOLDER TEMPERATURE…`) it carries out the runs
@@ -30,7 +30,7 @@ OF_OTHERS = {"order", "diverged_at", "divergence_gap", "divergence"}
 KEY = ("repeat", "task", "doc_id", "method")
 TASKS = ("pocket_gsm8k", "pocket_math500")
 TEMPERATURES = (0.0, 0.9)
-FILTERED = {"top_k": 50, "top_p": 0.95}  # beside a temperature above 0
+FILTERED = {"top_k": 50, "top_p": 0.95}  # next to a temperature above 0
 GREEDY_ONLY = {"oracle"}
 UNTRAINED = {"s2d", "speckv", "speckv-time"}  # for the pair of these runs
 TOKENS, WARMUP = 8, 3  # of a short text, and of its warm-up

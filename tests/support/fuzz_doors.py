@@ -1,4 +1,4 @@
-"""Files that a user hands in beside runs: served load, arrivals, models, profiles with batches, documents of tables."""
+"""Files that users hand in besides runs: served load, arrivals, models, profiles with batches, documents of tables."""
 
 import json
 import random

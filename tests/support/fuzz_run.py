@@ -21,6 +21,7 @@ from specbench.analysis.counterfactual import draw_states, estimated_seconds, re
 from specbench.analysis.frontier import frontier
 from specbench.analysis.rejections import rejections, rescues
 from specbench.analysis.simulate import Options, simulate
+from specbench.analysis.trace_columns import Tracer, Words
 from specbench.config import MethodSpec, Setting
 from specbench.papers.ours import Ours
 from specbench.plan import Plan
@@ -159,7 +160,9 @@ def _decode(ids: list[int]) -> str:
 def _traced(run: StoredRun) -> None:
     run.kept({task: range(DOCUMENTS) for task in TASKS})
     tracing.trace(run, TASKS[0], 0, "csd", decode=_decode)
-    list(tracing.traces(run, decode=_decode))
+    Tracer(run, _decode, Words(), [spec.name for spec in run.plan.methods]).of(
+        {task: range(DOCUMENTS) for task in TASKS}
+    )
 
 
 def _analyzed(run: StoredRun) -> None:

@@ -253,7 +253,7 @@ def policies(architecture: str) -> dict[str, Lengths]:
 
 
 def random_head(model, depth: int = 2, seed: int = 0, more: int = 0) -> AcceptanceHead:
-    """A head that says something else at each state; it may read `more` values beside."""
+    """A head that says something else at each state; it may read `more` further values."""
     width = model.get_output_embeddings().weight.shape[-1] + more
     rng = torch.Generator().manual_seed(seed)
 

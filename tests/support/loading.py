@@ -1,4 +1,4 @@
-"""What loading a checkpoint takes, beside reading its files: seconds, and the most memory, in a process of its own.
+"""What loading a checkpoint takes, next to reading its files: seconds, and the most memory, in a process of its own.
 
 As a script it measures once: `loading.py FOLDER DTYPE WHAT…`, with `read`, `load`, `write`, `cold` and `copy` as words.
 `write` fills new memory of the size of the loaded weights, the least that loading them into another type takes.

@@ -12,7 +12,7 @@ from specbench import config
 from specbench.base.folder import Folder
 from specbench.config import SUITES
 from specbench.engine.clock import Forward, Lap
-from specbench.engine.models.tokenizer import vocabulary_hash
+from specbench.engine.models.tokenizer import tokenizer_hash, vocabulary_hash
 from specbench.engine.types import Round, Verdict
 from specbench.measure.sample import round_row
 from specbench.plan import Plan
@@ -20,6 +20,7 @@ from specbench.results import documents, records
 from specbench.results.stored import StoredRun
 
 TOKENIZER = AutoTokenizer.from_pretrained(SUITES / "pairs" / "weights" / "target")
+STATE = tokenizer_hash(TOKENIZER)
 METRIC = "exact_match,none"
 
 
@@ -68,7 +69,7 @@ def manifest(folder: Path, tasks, methods, documents=1, **changes) -> None:
         "schema": records.VERSION,
         "started": "2026-01-01T12:00:00+0000",
         "plan": plan.model_dump(mode="json"),
-        "models": {"target": {"model": "bundled:target", "dtype": "float32"}},
+        "models": {"target": {"model": "bundled:target", "dtype": "float32", "tokenizer_state": STATE}},
         "tokenizer_hash": vocabulary_hash(TOKENIZER),
         "inputs": {name: {} for name in methods},
         "prompts_hash": "0",

@@ -1,7 +1,7 @@
 """CoSpec again, slowly, from the paper alone (arXiv 2605.24793, sections 3.1 and 3.3): no cache, nothing of specbench.
 
-Every step reads the whole text anew. LoRA is merged into a copy of the backbone by hand, and the hybrid mask is written
-out entry by entry.
+Every step reads the whole text again. LoRA is merged into a copy of the backbone by hand, and the hybrid mask is
+written out entry by entry.
 """
 
 from __future__ import annotations

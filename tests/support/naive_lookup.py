@@ -87,7 +87,7 @@ def rounds(prompt: list[int], generated: list[int], paths: Paths) -> list[tuple[
 
 
 class Aligned(NamedTuple):
-    """AASD's settings beside those of its look-up."""
+    """AASD's settings next to those of its look-up."""
 
     candidates: int
     alpha: float

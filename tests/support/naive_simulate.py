@@ -1,4 +1,4 @@
-"""Rounds laid anew a second time: every outcome of the untested positions is written out, and drafts token by token.
+"""Rounds laid out a second time: every outcome of the untested positions is written out, and drafts token by token.
 
 The tests hold `specbench.analysis.replay` against it, so it shares nothing with it but the rows of the records.
 """

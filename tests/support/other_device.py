@@ -1,6 +1,6 @@
 """A second device on a machine without one: torch's place for devices of others, computed by the CPU in secret.
 
-Its tensors are on `other:0`. As on a GPU, an operation that meets a tensor of the CPU beside them is refused, but for
+Its tensors are on `other:0`. As on a GPU, an operation that meets a tensor of the CPU next to them is refused, but for
 copies and for numbers (tensors without dimensions).
 """
 

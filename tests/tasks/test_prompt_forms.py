@@ -144,11 +144,11 @@ def test_a_system_prompt_and_earlier_messages_are_in_the_prompt_of_every_turn(tm
 
 
 def test_keys_that_change_nothing_here_are_counted_by_name(tmp_path):
-    lines = [{"prompt": "a", "temperature": 0.7, "tools": [{}]}, {"prompt": "b", "temperature": 0.2, "note": None}]
-    assert read_file(written(tmp_path, *lines)).unread == {"temperature": 2, "tools": 1}
+    lines = [{"prompt": "a", "temperature": 0.7, "seed": 1}, {"prompt": "b", "temperature": 0.2, "note": None}]
+    assert read_file(written(tmp_path, *lines)).unread == {"temperature": 2, "seed": 1}
     assert PromptFile(tmp_path / "asked.jsonl", ["asked"], None, {"asked": 8}, None).unread == {
         "temperature": 2,
-        "tools": 1,
+        "seed": 1,
     }
 
 

@@ -6,8 +6,10 @@ import re
 import pytest
 from refusals import one_line_error
 
+from specbench.base.errors import UserError
 from specbench.config import prompts as files
-from specbench.config.prompts import prompt_lines, read_prompts
+from specbench.config.prompts import prompt_constraint, prompt_lines, read_prompts
+from specbench.config.specs import Constraint, ConstraintSpec
 from specbench.tasks.prompts import PromptFile
 
 
@@ -135,3 +137,84 @@ def test_a_prompt_may_have_stops_and_a_limit_of_its_own(tmp_path):
         for more in ({}, {"max_new_tokens": 3})
     )
     assert len({request.doc_hash for request in (first, plain, other)}) == 3
+
+
+def file_of(folder, *lines, chat=None, constraint=None):
+    path = written(folder, *lines)
+    return PromptFile(path, [line.task for line in prompt_lines(path, 9)], None, {"asked": 9}, chat, None, constraint)
+
+
+SCHEMA = {"type": "integer"}
+LINES = (
+    {"prompt": "One.", "schema": SCHEMA},
+    {"prompt": "Two.", "schema": json.dumps(SCHEMA)},
+    {"prompt": "Three.", "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
+    {"prompt": "Four.", "response_format": {"type": "json_object"}},
+    {"prompt": "Five.", "response_format": {"type": "text"}},
+    {"prompt": "Six."},
+)
+
+
+def test_a_line_may_say_what_its_answer_must_be(tmp_path):
+    of_file = prompt_constraint(written(tmp_path, *LINES), None)
+    assert of_file == ConstraintSpec(kind="schema", field="schema")
+    asked = [request.constraint for request in file_of(tmp_path, *LINES, constraint=of_file).requests()]
+    integer = Constraint("schema", '{"type": "integer"}')
+    assert asked == [integer, integer, integer, Constraint("schema", '{"type": "object"}'), None, None]
+
+
+def test_a_schema_changes_the_hash_of_its_prompt(tmp_path):
+    with_schema, without = (
+        file_of(tmp_path, {"prompt": "One."} | more).requests()[0].doc_hash for more in ({"schema": SCHEMA}, {})
+    )
+    assert with_schema != without
+
+
+def test_one_constraint_is_of_all_prompts(tmp_path):
+    asked = ConstraintSpec(kind="regex", text="a+")
+    assert prompt_constraint(written(tmp_path, {"prompt": "One."}), asked) == asked
+    (request,) = file_of(tmp_path, {"prompt": "One."}, constraint=asked).requests()
+    assert request.constraint == Constraint("regex", "a+")
+    assert prompt_constraint(written(tmp_path, {"prompt": "One."}), None) is None
+    with pytest.raises(UserError, match="have schemas of their own"):
+        prompt_constraint(written(tmp_path, *LINES), asked)
+    with pytest.raises(UserError, match="have their schemas in the field 'schema', not 'form'"):
+        prompt_constraint(written(tmp_path, *LINES), ConstraintSpec(kind="schema", field="form"))
+    with pytest.raises(UserError, match=r"no line .* has a schema"):
+        prompt_constraint(written(tmp_path, {"prompt": "One."}), ConstraintSpec(kind="schema", field="schema"))
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"schema": "oops"}, "line 1, schema.*not JSON"),
+        ({"schema": SCHEMA, "response_format": {"type": "text"}}, "both 'schema' and 'response_format'"),
+        ({"response_format": {"type": "regex"}}, "no JSON schema that is read"),
+        ({"response_format": {"type": "json_schema"}}, "no JSON schema that is read"),
+        ({"tools": "search"}, "`tools` are 'search'"),
+        ({"tools": ["search"]}, r"`tools` are \['search'\]"),
+    ],
+)
+def test_schemas_and_tools_that_are_none(tmp_path, more, says):
+    with pytest.raises(UserError, match=says):
+        read_prompts(written(tmp_path, {"prompt": "One."} | more))
+
+
+TOOLS = [{"type": "function", "function": {"name": "search"}}]
+
+
+def template(messages, tools=None):
+    return f"{json.dumps(tools)} {messages[-1]['content']}" if tools else messages[-1]["content"]
+
+
+def test_the_chat_template_shows_tools(tmp_path):
+    shown = file_of(tmp_path, {"prompt": "One.", "tools": TOOLS}, {"prompt": "Two.", "tools": []}, chat=template)
+    one, two = shown.requests()
+    assert (one.prompt, two.prompt) == (f"{json.dumps(TOOLS)} One.", "Two.")
+    assert (shown.tools(one), shown.tools(two)) == (TOOLS, [])
+
+
+@pytest.mark.parametrize("chat", [None, lambda messages, tools=None: "always the same"])
+def test_tools_that_no_template_shows_are_refused(tmp_path, chat):
+    with pytest.raises(UserError, match=r"the prompt '0' has tools, and the chat template"):
+        file_of(tmp_path, {"prompt": "One.", "tools": TOOLS}, chat=chat)

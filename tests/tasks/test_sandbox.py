@@ -155,7 +155,7 @@ def test_starting_costs_little_and_nothing_stays_open() -> None:
 
 @pytest.fixture
 def fresh():
-    """Isolation is tried anew, now and afterwards."""
+    """Isolation is tried again, now and afterwards."""
     sandbox.isolation.cache_clear()
     yield
     sandbox.isolation.cache_clear()

@@ -187,7 +187,7 @@ def test_a_head_of_another_width_or_form(tmp_path, pocket, monkeypatch):
 
 
 def test_the_layers_that_a_head_reads_follow_from_the_targets():
-    """As the official code chooses them for a head that names none; some trainers name them beside `dflash_config`."""
+    """As the official code chooses them for a head that names none; some trainers name them next to `dflash_config`."""
     facts = {**TOLD, "num_target_layers": 36, "num_hidden_layers": 5, "dflash_config": {"mask_token_id": 1}}
     assert released.Config(**facts).layers_read() == [1, 9, 17, 25, 33]
     beside = {**facts, "dflash_config": {}, "mask_token_id": 3, "target_layer_ids": [24, 30]}

@@ -191,7 +191,7 @@ def test_branches_that_have_ended_are_not_gone_on_with():
 
 
 def test_a_branch_is_read_no_further_than_its_text_may_be(monkeypatch):
-    """A long branch beside a short one: a model with learned positions has none behind the longest text."""
+    """A long branch next to a short one: a model with learned positions has none behind the longest text."""
     target = pair("opt")[0]
     most, longest = target.config.max_position_embeddings, []
     document = Document("made", 0, oracle.prompts(1, length=12)[0], "", (), most - 12, lambda text: 1.0)

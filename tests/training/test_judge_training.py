@@ -266,7 +266,7 @@ def test_without_a_penalty_it_is_statsmodels_weighted_maximum_likelihood(made):
 
 
 def test_the_penalty_is_on_standardised_weights(made):
-    """Where the gradient of the stated loss is zero, worked out anew: the loss is convex, so it is the minimum."""
+    """Where the gradient of the stated loss is zero, worked out again: the loss is convex, so it is the minimum."""
     x, labels = made
     weights, penalty = balanced(labels), 20.0
     ours = fit(x, labels, weights, penalty)
@@ -304,7 +304,7 @@ def test_a_threshold_by_hand():
 
 
 def test_the_penalty_is_chosen_by_whole_documents():
-    """Five parts of the documents, each judged by what the others teach; the loss is written anew here."""
+    """Five parts of the documents, each judged by what the others teach; the loss is written again here."""
     rng = np.random.default_rng(2)
     groups = np.repeat(np.arange(30), 6)
     signal = rng.normal(size=180)

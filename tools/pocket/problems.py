@@ -48,7 +48,7 @@ Template = Callable[[Content, random.Random], Fields]
 def templates(
     style: Callable[[random.Random], T], kinds: Iterable[Callable[[Content, T], Fields]]
 ) -> tuple[Template, ...]:
-    """The templates of kinds of problems that are worded in a `style`, which is made anew for each problem."""
+    """The templates of kinds of problems that are worded in a `style`, which is made again for each problem."""
 
     def template(kind: Callable[[Content, T], Fields]) -> Template:
         @functools.wraps(kind)

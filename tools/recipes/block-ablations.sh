@@ -2,7 +2,7 @@
 # What parts of a block drafter are worth: heads of `dflash` that differ in one thing from the first, `dflash-base` (two
 # layers, slot k weighs exp(-(k - 1) / 4)): one layer or four, a steeper decay of the weights or none. Each learns from the
 # same answers by as many updates, from random weights, with two seeds. Then all of them decode the same test documents
-# in runs/block-ablations-T, and runs/block-ablations-T.csv has τ of each beside the others. SEEDS="0 1", TEMPERATURES="0", EPOCHS=3,
+# in runs/block-ablations-T, and runs/block-ablations-T.csv has τ of each next to the others. SEEDS="0 1", TEMPERATURES="0", EPOCHS=3,
 # DOCUMENTS=N of each task to learn from (300), LIMIT=N of each task to decode (15). What is there is not made again.
 set -eu
 . "$(dirname "$0")/common.sh"

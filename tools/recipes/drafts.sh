@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Which drafts are worth having without training anything, and where: chains, lengths, trees, heads and look-ups of the
-# bundled pair beside one another on words, algebra, code and news, in runs/drafts/. LIMIT=N takes N documents of each
+# bundled pair next to one another on words, algebra, code and news, in runs/drafts/. LIMIT=N takes N documents of each
 # task, by default 25. What each is worth is said by task, against the target alone and against a chain of the same draft
 # (`sps`). A run that was stopped goes on.
 # MORE has further options of the run, such as MORE="--max-new-tokens 8" for a trial.

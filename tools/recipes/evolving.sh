@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # One draft for a target that goes on to be trained, as FlexSpec's stays on the device while the cloud's model changes:
-# `small`, which learned from the base model, beside that base and its further trainings for mathematics and for code.
+# `small`, which learned from the base model, next to that base and its further trainings for mathematics and for code.
 # LIMIT=N documents of each task; TEMPERATURE=0; OUT=FOLDER of the runs, which go on if they were stopped.
 set -eu
 . "$(dirname "$0")/common.sh"

@@ -11,7 +11,7 @@ set -eu
 out=runs/family
 mkdir -p $out
 
-# own NAME: what the recipe of NAME has of its own, beside the equal budget; its first word is the method that is trained.
+# own NAME: what the recipe of NAME has of its own, next to the equal budget; its first word is the method that is trained.
 own() {
   case $1 in
     hass-steps) echo "hass distillation=0 autocast=false" ;;

@@ -1,4 +1,4 @@
-"""τ of trained heads beside that of the head that they began as: the tables of `tools/recipes/go-on.sh`.
+"""τ of trained heads next to that of the head that they began as: the tables of `tools/recipes/go-on.sh`.
 
     python tools/recipes/gains.py runs/go-on-dflash-1 dflash dflash-plain dflash-opd > gains.csv
 

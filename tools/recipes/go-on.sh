@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Two trainings that go on with a head that ships with `pocket`, and beside each a plain one of the same head by as many
+# Two trainings that go on with a head that ships with `pocket`, and next to each a plain one of the same head by as many
 # updates on the same documents: Draft-OPD for `dflash`, and GTO for `eagle3`. Then all heads decode the same test
 # documents in runs/go-on-*. PART=dflash or PART=eagle3 does one of them. SEEDS="0 1", TEMPERATURES="1 0" to decode at,
 # DOCUMENTS=N of each task to learn from (100), LIMIT=N of each task to decode (25). What is there is not made again.
@@ -11,7 +11,7 @@ shared="--suite pocket --documents ${DOCUMENTS:-100} --recipe epochs=1 --recipe 
 shared+=" --recipe warmup=0.05"
 
 # decoded METHOD "NAMES" "SETTINGS" HEAD...: decode with the head as it ships and with others, named after their files;
-# then τ beside that of the head as it ships, and of NAMES.
+# then τ next to that of the head as it ships, and of NAMES.
 decoded() {
   local method=$1 names=$2 settings=$3 methods=(--method "$1")
   shift 3

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What ships with the bundled pairs beside their models, in pocket-work/heads/: CSD's memory, trained heads, and a
+# What ships with the bundled pairs next to their models, in pocket-work/heads/: CSD's memory, trained heads, and a
 # datastore. An hour on one core for what belongs to one pair (PAIR=pocket-weak for another), then more than an hour for
 # what belongs to the target alone. A command that was stopped goes on; what is there is not made again.
 set -eu

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What methods are worth under load, on the default pair: CoSpec's Table 10 with others beside it, draft lengths by the
+# What methods are worth under load, on the default pair: CoSpec's Table 10 with others next to it, draft lengths by the
 # number of texts, and how far a projection is from the server, in runs/load/. Half an hour on two idle cores; a command
 # that was stopped goes on.
 set -eu

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A draft of another tokenizer (pocket-narrow): the tokens that both have (`sps`) beside merged drafts of as many draws:
+# A draft of another tokenizer (pocket-narrow): the tokens that both have (`sps`) next to merged drafts of as many draws:
 # with a cache that fills on line, with all tokens from the start, with a draft that learns, and with adaptive lengths.
 # LIMIT=N documents of each task; TEMPERATURE=0; OUT=FOLDER of the run, which goes on if it was stopped.
 set -eu

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # A real vLLM held against the engine here, with the bundled pair: greedy texts against vanilla decoding, accepted tokens
-# against sps (draft model, 5 tokens) and pld-vllm (n-grams), and accuracy beside theirs, with a report of each run.
+# against sps (draft model, 5 tokens) and pld-vllm (n-grams), and accuracy next to theirs, with a report of each run.
 # Linux on x86-64. vLLM gets a virtual environment of its own in build/server (0.9 GB to download, 3.3 GB on the disk); its
 # wheel is pinned by a hash, what it depends on is not. An installation that was stopped goes on: what was downloaded is
 # kept. Then half an hour, measured where 14 other processes shared the two cores.
 # DOCUMENTS=30 of each task; PORT=8000. Exit code 1 if anything is not as here. Findings are in
-# build/server/servers-vllm.json, logs, audits, runs and reports beside it.
+# build/server/servers-vllm.json, logs, audits, runs and reports next to it.
 set -eu
 . "$(dirname "$0")/common.sh"
 folder=build/server
@@ -69,7 +69,7 @@ stop() {
   server=
 }
 
-# hold NAME ARGUMENTS...: start a server with a method, audit it, run it beside that method, and end it.
+# hold NAME ARGUMENTS...: start a server with a method, audit it, run it next to that method, and end it.
 hold() {
   local name=$1
   shift

@@ -2,7 +2,7 @@
 
     python tools/recipes/server_findings.py build/server
 
-Of each server FOLDER holds an audit (NAME.json), a run beside the method that it is held against (NAME), and the
+Of each server FOLDER holds an audit (NAME.json), a run next to the method that it is held against (NAME), and the
 packages that are installed with it (packages.txt). FOLDER/servers-vllm.json gets the counts of texts and rounds, and
 accuracy by task and method.
 """

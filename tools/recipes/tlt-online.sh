@@ -18,7 +18,7 @@ make_once "$head" \
   --documents "${DOCUMENTS:-100}" --recipe draft_vocabulary=2048 --recipe epochs=4 --recipe batch=32 \
   --recipe learning_rate=0.002 --recipe warmup=0.02 --out "$head"
 
-# variant NAME INTERVAL RATE: a method `tlt-NAME` with the head, beside the run.
+# variant NAME INTERVAL RATE: a method `tlt-NAME` with the head, next to the run.
 variant() {
   sed -e "s|value: auto|value: $head|" -e "/strategies:/{n;s/value:.*/value: [[4, 4, 16]]/}" \
     -e "/interval:/{n;s/4/$2/}" -e "/learning_rate:/{n;s/0.0001/$3/}" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The weak draft of the bundled pair, trained on the target's own answers to 1,440 calibration documents (160 others
-# choose the weights that are kept), then decoded with beside the draft as it ships, on test documents at temperature 1:
+# choose the weights that are kept), then decoded with next to the draft as it ships, on test documents at temperature 1:
 # at most 40 minutes on two cores. In pocket-work/; commands that were stopped go on.
 set -eu
 . "$(dirname "$0")/common.sh"

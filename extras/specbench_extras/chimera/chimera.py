@@ -29,7 +29,7 @@ class Settings(Base):
 class ChimeraDrafter(EagleDrafter):
     """Drafts as EAGLE's head does. The head's cache holds the target's states of all tokens that the target has read.
 
-    The last committed token is encoded anew with each tree, since the target has not read it; then its encoding leaves
+    The last committed token is encoded again with each tree, since the target has not read it; then its encoding leaves
     the cache with the drafted ones, and the target's state takes its place.
     """
 

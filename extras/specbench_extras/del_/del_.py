@@ -1,4 +1,4 @@
-"""DEL: where the target exits to draft, and how many tokens, is chosen anew each round (arXiv 2504.05598). Lossless.
+"""DEL: where the target exits to draft, and how many tokens, is chosen again each round (arXiv 2504.05598). Lossless.
 
 Every exit says what it would have drafted at each verified place, from states that are there anyway (shadow tokens).
 How often that is the target's own token decides the next round. The paper's targets were trained to exit early; here
@@ -244,7 +244,7 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     pair.need_one_device(f"{KIND} drafts with the target's own layers")
     adapters, hashes = load_once(settings.head, KIND, pair, None, lambda head: exit_adapters(head, model))
     target = LayerSession(
-        model, "target", watch, pair.vocabulary, pair.runtime, pair.prefixes, penalties=pair.penalties
+        model, "target", watch, pair.vocabulary, pair.runtime, pair.prefixes, change=pair.change("target", watch)
     )
     runtime = alone(pair.runtime)
     # The drafter enters the watch, around an adapter and the layers before it together.

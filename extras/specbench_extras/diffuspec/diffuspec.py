@@ -4,7 +4,7 @@ The slots of a block do not know of one another's tokens, so their likeliest one
 weighs each slot's own distribution against an n-gram model, which reads the path from left to right. The length of a
 block follows what was drafted and accepted before.
 
-The paper's drafter is a diffusion model of text, which reads the whole text anew each round. Here it is a block head.
+The paper's drafter is a diffusion model of text, which reads the whole text again each round. Here it is a block head.
 """
 
 import heapq

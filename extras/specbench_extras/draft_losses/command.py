@@ -32,7 +32,7 @@ def losses(
 ) -> None:
     """Which loss, on which texts, makes a draft accepted: Σ min(p, q) by task on documents that none was trained on.
 
-    Each draft is a folder with its NAME.held-out.jsonl beside it. Several seeds of one loss and texts are one row.
+    Each draft is a folder with its NAME.held-out.jsonl next to it. Several seeds of one loss and texts are one row.
 
     `specbench analyze losses by-tvd by-rkl --pair pocket-weak --suite pocket`
     """

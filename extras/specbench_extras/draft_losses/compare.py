@@ -79,7 +79,7 @@ def losses(
     test: Plan | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Losses:
-    """Measure the drafts in `folders` beside the pair's own, on the documents of `test`, or else on those held out.
+    """Measure the drafts in `folders` next to the pair's own, on the documents of `test`, or else on those held out.
 
     `advance` is called after each draft. Raises UserError for folders that `train` did not write, for drafts of another
     pair, and, without `test`, for held-out documents other than those of other drafts of the seed.

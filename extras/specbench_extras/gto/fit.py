@@ -1,4 +1,4 @@
-"""Fit EAGLE-3's head by its trees (GTO, arXiv 2509.22134): a policy gradient beside the loss of tokens.
+"""Fit EAGLE-3's head by its trees (GTO, arXiv 2509.22134): a policy gradient next to the loss of tokens.
 
 The reward of a tree is how much longer its branches are expected to be accepted than those of the head that the
 training began with. The rewards of adjacent places are compared with one another. The head then makes the branch that a

@@ -15,4 +15,4 @@ class GroupRecipe(UnrolledRecipe):
     depth: int = Field(ge=0, description="levels of a tree after the first one")
     eta: float = Field(gt=0, description="how much the best branch decides a tree's reward (η)")
     ratio_clip: float = Field(gt=0, lt=1, description="how far the ratio of both heads may go from 1 (ε)")
-    weight: float = Field(ge=0, description="weight of the trees' loss beside the tokens' (ω)")
+    weight: float = Field(ge=0, description="weight of the trees' loss next to the tokens' (ω)")

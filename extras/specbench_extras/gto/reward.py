@@ -28,7 +28,7 @@ def tree_reward(lengths: Sequence[float], eta: float) -> float:
 
 
 def advantages(rewards: Tensor) -> Tensor:
-    """Rewards [groups, m], each beside those of its own group: less their mean, over their standard deviation."""
+    """Rewards [groups, m], each next to those of its own group: less their mean, over their standard deviation."""
     spread = rewards.std(-1, correction=0, keepdim=True)
     return (rewards - rewards.mean(-1, keepdim=True)) / (spread + DELTA)
 

@@ -1,4 +1,4 @@
-"""Acceptance of several drafts of a token: on all tasks, by task, and beside what the run itself measured."""
+"""Acceptance of several drafts of a token: on all tasks, by task, and next to what the run itself measured."""
 
 from collections.abc import Iterator
 

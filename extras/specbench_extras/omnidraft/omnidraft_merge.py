@@ -213,7 +213,7 @@ def exact_merged(
 ) -> tuple[Tested, list[float], list[float]]:
     """Test a draft of K tokens, T > 0, by the target's distributions p [K + 1, V]: move by move, until one fails.
 
-    Beside the test: the chance of each of the draft's own tokens that was tested, and q′ of each merged one [K], the
+    Besides the test: the chance of each of the draft's own tokens that was tested, and q′ of each merged one [K], the
     product of the laws of its moves.
     """
     chances: list[float] = []

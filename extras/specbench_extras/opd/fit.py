@@ -2,7 +2,7 @@
 sides of the first rejection.
 
 On accepted slots the head learns all that the target would say (forward KL), on rejected ones not to say what the
-target would not (reverse KL), the less the later a slot comes. Every step decodes its documents anew, with the weights
+target would not (reverse KL), the less the later a slot comes. Every step decodes its documents again, with the weights
 as they are then.
 """
 

@@ -121,7 +121,7 @@ class Learner:
         return {"texts": [[list(tokens), list(places)] for tokens, places in self.texts], "weights": self.hash}
 
     def restore(self, state: Any) -> None:
-        """Learn what is missing of a state's texts, or all anew. Raises ValueError if the weights become others."""
+        """Learn what is missing of a state's texts, or all again. Raises ValueError if the weights become others."""
         texts = [(list(tokens), list(places)) for tokens, places in state["texts"]]
         if texts[: len(self.texts)] != self.texts:
             self.forget()

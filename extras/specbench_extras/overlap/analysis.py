@@ -42,7 +42,7 @@ def model_together(rounds: pd.DataFrame) -> pd.DataFrame:
     """The rounds with `modelled`, `hidden` and `needed` seconds, if both forwards began together.
 
     `needed` is what drafts took, `hidden` the part of it during which the target works too, and `modelled`
-    max(draft, target) + the host's time, which is what `seconds` have beside forwards.
+    max(draft, target) + the host's time, which is what `seconds` have outside forwards.
     """
     both = rounds[["target_seconds", "draft_seconds"]]
     host = (rounds.seconds - both.sum(axis=1)).clip(lower=0)
@@ -110,7 +110,7 @@ def _row(mine: pd.DataFrame, runs: pooled.Measured, baseline: str | None) -> dic
     base = runs.counts.reset_index()
     base = base[(base.method == baseline) & base.task.isin(mine.task)]
     measured = speedup(mine, base)
-    # Rounds alone are modelled; what a text took beside them stays as it was measured.
+    # Rounds alone are modelled; what a text took outside them stays as it was measured.
     modelled = speedup(mine.assign(decode=mine.decode - mine.seconds + mine.modelled), base)
     tested = mine.A.sum() + mine.J.sum()
     by_document = mine.groupby(["task", "doc_id"])

@@ -21,7 +21,7 @@ def view(figures: Overlap) -> Finding:
         [
             "measured: both models in turn, as the run had them",
             "modelled, not measured: each round takes max(draft, target), of mirror draft + max(target, its first "
-            "layers + branches that are used), and the host's time beside forwards; two devices would also pay for "
+            "layers + branches that are used), and the host's time outside forwards; two devices would also pay for "
             "what they exchange",
             "ready: the share of drafts that were made before the target had verified; hidden: of the seconds of "
             "drafts and used branches the share that the target's cover; [ ]: 95 %",

@@ -72,7 +72,7 @@ LOSSLESS = ("token", "block", "recursive", "kseq", "traversal")
 class Compared:
     """The expected accepted tokens of a draft under each rule.
 
-    A table has rule, lossless, value, low, high, over, over_low, over_high (95 %; beside its first rule); that of trees
+    A table has rule, lossless, value, low, high, over, over_low, over_high (95 %; over its first rule); those of trees
     also method and drafts. A kind of drafts that a run lacks has no rows.
     """
 

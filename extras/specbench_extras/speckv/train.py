@@ -77,7 +77,7 @@ class Watching(Lengths):
 def train(job: Job) -> None:
     """Record rounds (or go on with that), fit, write the head to `job.out` and print what its choices are worth.
 
-    The records stay in a folder beside the file, `NAME.collected` for NAME.safetensors. Raises UserError if there is
+    The records stay in a folder next to the file, `NAME.collected` for NAME.safetensors. Raises UserError if there is
     nothing to learn.
     """
     if job.grid:

@@ -2,7 +2,7 @@
 
 Draft-based approximate inference (arXiv 2506.08373). The draft model reads the whole prompt and one token that it adds.
 What its last rows of attention look at stays in the prompt, with its neighbours and the prompt's end; the rest is
-dropped, and positions are counted anew. Then the target decodes, with or without drafts. So the prompt is approximate,
+dropped, and positions are counted again. Then the target decodes, with or without drafts. So the prompt is approximate,
 and decoding is not: with drafts, texts follow the law of the target alone on that prompt.
 """
 

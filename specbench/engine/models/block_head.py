@@ -3,7 +3,7 @@
 The form of DFlash (arXiv 2602.06036, section 3): the context is read as keys and values only, made of the target's
 states after each token. The tokens of a block, the last committed one and then masks, read the context and one another
 in both directions. Embedding and output layer are the target's. DFlare (arXiv 2606.02091) mixes the target's layers
-anew for each layer of the head, and has projections of its own for the context.
+again for each layer of the head, and has projections of its own for the context.
 
 The names of weights and their layout are those of the released checkpoints (z-lab/dflash, Tencent/AngelSlim); `mask` is
 added, the embedding of a mask.

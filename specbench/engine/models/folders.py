@@ -5,9 +5,7 @@ import re
 import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from specbench import permissions
 from specbench.base import hub
@@ -15,6 +13,9 @@ from specbench.base.untrusted import BRIEF, brief, is_file, read_object
 from specbench.config import BUNDLED as BUNDLED_PREFIX
 from specbench.config import DATA, GGUF, ModelSpec, UserError
 from specbench.engine.models.folder_limits import check_limits
+
+if TYPE_CHECKING:
+    import torch
 
 BUNDLED = DATA / "pairs" / "weights"
 REVISION = re.compile(r"(?!.*\.\.)[\w.][\w./+-]*")  # a branch, tag or commit; the hub's client builds a path from it
@@ -33,7 +34,7 @@ NAMING = (
     ("config.json", "configuration_files", (".json",)),
     ("tokenizer_config.json", "fast_tokenizer_files", (".json",)),
 )
-# What is fetched beside the weights: configuration, tokenizer, chat templates, and code, which runs only if permitted.
+# What is fetched next to the weights: configuration, tokenizer, chat templates, and code, which runs only if permitted.
 SMALL = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py")
 
 
@@ -62,7 +63,7 @@ def location(name: str) -> str:
 
 
 def model_folder(
-    spec: ModelSpec, weights: bool = True, pickles: bool = False, dtype: torch.dtype | None = None
+    spec: ModelSpec, weights: bool = True, pickles: bool = False, dtype: "torch.dtype | None" = None
 ) -> Path:
     """The folder of a model, checked: its own, a bundled one, that of the hub's local cache, or that of a GGUF file.
 
@@ -175,14 +176,14 @@ def check_folder(folder: Path, name: str) -> None:
     """Check what a model's folder refers to, before anything in it is read.
 
     Raises:
-        UserError: a file is a link out of the folder (a snapshot of the hub's cache may link to the blobs beside it),
+        UserError: a file is a link out of the folder (a snapshot of the hub's cache may link to the blobs next to it),
             a pipe or a device; a file names weights that are no safetensors of this folder, or other files elsewhere;
-            or adapters lie beside the weights, which may be pickled and name another model.
+            or adapters lie next to the weights, which may be pickled and name another model.
     """
     _check_links(folder, name)
     if (folder / ADAPTER[0]).exists():
         raise UserError(
-            f"{name} has adapters beside its weights ({ADAPTER[0]}); put them into a folder of their own and name it "
+            f"{name} has adapters next to its weights ({ADAPTER[0]}); put them into a folder of their own and name it "
             "as `adapter:` in the pair's YAML file"
         )
     for ending in (".safetensors", ".bin"):

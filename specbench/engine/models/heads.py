@@ -36,7 +36,7 @@ SAMPLED = 4096  # how many values of each tensor the fingerprint of a model read
 Reads = Literal["target", "draft", "arbitrator"]  # whose hidden states a head reads; an arbitrator has adapters too
 Shapes = Mapping[str, tuple[int, ...]]  # of tensors by name; -1 for any size
 Made = TypeVar("Made")
-# The models whose weights a head belongs to beside the target's.
+# The models whose weights a head belongs to next to the target's.
 _OTHERS: Mapping[Reads, tuple[str, ...]] = {"target": (), "draft": ("draft",), "arbitrator": ("draft", "arbitrator")}
 
 

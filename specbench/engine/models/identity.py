@@ -31,7 +31,7 @@ def weights_hash(model: PreTrainedModel) -> str:
 
 
 def loaded_hashes(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, str | None]:
-    """The hashes of what a model's folder holds beside its weights, taken when it was just loaded."""
+    """The hashes of what a model's folder holds next to its weights, taken when it was just loaded."""
     return {
         "config_hash": configuration_hash(model.config),
         "generation_hash": configuration_hash(model.generation_config),

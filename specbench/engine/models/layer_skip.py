@@ -103,7 +103,7 @@ class NoAttention(nn.Module):
 
 
 class NoOutput(nn.Module):
-    """A layer whose output is 0; with `scores`, those of a router, there are none beside it."""
+    """A layer whose output is 0; with `scores`, those of a router, there are none next to it."""
 
     skipped = True
 
@@ -118,7 +118,7 @@ class NoOutput(nn.Module):
 
 @torch.inference_mode()
 def _gives_scores(mlp: nn.Module) -> bool:
-    """True if an MLP gives its router's scores beside its output, as GPT-OSS's does; a token of zeros tells."""
+    """True if an MLP gives its router's scores next to its output, as GPT-OSS's does; a token of zeros tells."""
     gain = getattr(getattr(mlp, "router", None), "weight", None)
     if gain is None:
         return False

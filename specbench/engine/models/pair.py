@@ -10,13 +10,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from specbench.config import ModelSpec, PairSpec, UserError
+from specbench.config.specs import Constraint
 from specbench.engine.generate import Detokenizer
 from specbench.engine.models.folders import model_folder
 from specbench.engine.models.identity import loaded_hashes, weights_hash
 from specbench.engine.models.load import DRAFT_OPTION, LLAMACPP, OPENVINO, device_of, load_model, type_of
 from specbench.engine.models.room import Coming, check_room
 from specbench.engine.models.tokenizer import load_tokenizer, vocabulary_hash
-from specbench.engine.penalties import OFF, Penalties
+from specbench.engine.penalties import OFF, Change, Penalties
 from specbench.engine.prefix import Prefixes
 from specbench.engine.rounding import off, tolerance
 from specbench.engine.runtimes.eager import EAGER
@@ -25,6 +26,7 @@ from specbench.engine.session import Session, positions
 from specbench.engine.types import NotFinite, Watch
 
 if TYPE_CHECKING:
+    from specbench.engine.constraint import Constraining
     from specbench.engine.translate import Translation
 
 LEAST_SHARED = 0.01  # the least share of the target's tokens that a draft with another tokenizer must have
@@ -50,6 +52,7 @@ class Pair:
     chains_only: frozenset[str] = frozenset()  # the roles of models that cannot read trees
     draft_device: torch.device | None = None  # of all models but the target, and of heads; None: the target's
     penalties: Penalties = OFF  # of all sessions over the target's tokens
+    constraining: "Constraining | None" = None  # of those of the target, perhaps of those of drafts
     ignore_eos: bool = False  # no token ends a text
     seconds: dict[str, float] = field(default_factory=dict)  # of what methods do besides decoding, such as learning
 
@@ -67,8 +70,29 @@ class Pair:
             return Translated(chosen, role, watch, self.translations[role], self.runtime, self.device)
         trees = role not in self.chains_only
         return Session(
-            chosen, role, watch, self.vocabulary, self.runtime, self.prefixes, trees, self.device, self.penalties
+            chosen,
+            role,
+            watch,
+            self.vocabulary,
+            self.runtime,
+            self.prefixes,
+            trees,
+            self.device,
+            self.change(role, watch),
         )
+
+    def change(self, role: str, watch: Watch | None = None) -> Change:
+        """What changes the logits of a new session for a role."""
+        return self.constraining.of(role, self.penalties, watch) if self.constraining else self.penalties
+
+    def alone(self) -> "Pair":
+        """The same pair for a text that is decoded at the same time as others."""
+        return replace(self, constraining=self.constraining.another()) if self.constraining else self
+
+    def constrain(self, constraint: Constraint | None) -> None:
+        """Say what the text that its sessions decode next must be, in place."""
+        if self.constraining:
+            self.constraining.current = constraint
 
     def with_model(self, role: str, model: PreTrainedModel) -> "Pair":
         """The same pair with one more model, over the target's vocabulary."""

@@ -28,7 +28,7 @@ class Coming(NamedTuple):
     spec: ModelSpec
     folder: Path
     dtype: torch.dtype | None  # what its weights are converted to; None: as they are stored
-    beside: bool = False  # weights in fewer bits are made beside those in float, which stay: NNCF's, for openvino
+    beside: bool = False  # weights in fewer bits are made next to those in float, which stay: NNCF's, for openvino
 
 
 def check_room(pair: str, models: Sequence[Coming], device: torch.device, gpus: int = 1) -> None:

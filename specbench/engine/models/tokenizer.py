@@ -10,10 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+import transformers
+from transformers import PreTrainedTokenizerBase
 
 from specbench.base.hashes import short_hash
 from specbench.base.hub import offline
+from specbench.base.untrusted import read_object
 from specbench.config import ModelSpec, UserError
 from specbench.engine.models.folders import BUNDLED, model_folder
 
@@ -37,13 +39,23 @@ except Exception as error:
 NOT_OF_A_TOKENIZER = {"name_or_path", "is_local", "local_files_only"}
 
 
-def load_tokenizer(spec: ModelSpec, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """A model's tokenizer without the model. Raises UserError if it cannot be loaded."""
+def load_tokenizer(
+    spec: ModelSpec, trust_remote_code: bool = False, state: str | None = None
+) -> PreTrainedTokenizerBase:
+    """A model's tokenizer without the model. Raises UserError if it cannot be loaded.
+
+    `state` is the hash of what it was, if that is known; loading one that is still the same takes a fraction of the
+    time.
+    """
     folder = model_folder(spec, weights=False)
     if not folder.is_relative_to(BUNDLED):
         _try_apart(folder, spec.model)
+    if state is not None and (same := _of_named_class(folder)) is not None and tokenizer_hash(same) == state:
+        return same
     try:
         with offline():
+            from transformers import AutoTokenizer  # with torch and models of all kinds
+
             return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (UserError, MemoryError):
         raise
@@ -53,7 +65,20 @@ def load_tokenizer(spec: ModelSpec, trust_remote_code: bool = False) -> PreTrain
             raise UserError(
                 f"{spec.model}: its tokenizer brings code of its own; to let it run, add --trust-remote-code"
             ) from None
-        raise UserError(f"cannot load the tokenizer of {spec.model}: {reason}; put tokenizer.json beside it") from None
+        raise UserError(f"cannot load the tokenizer of {spec.model}: {reason}; put tokenizer.json next to it") from None
+
+
+def _of_named_class(folder: Path) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a folder as the class of transformers that its files name, which need not be the right one."""
+    try:
+        name = str(read_object(folder / "tokenizer_config.json").get("tokenizer_class"))
+        kind = getattr(transformers, name, None)
+        if isinstance(kind, type) and issubclass(kind, PreTrainedTokenizerBase):
+            with offline():
+                return kind.from_pretrained(folder, trust_remote_code=False)  # type: ignore[attr-defined]
+    except Exception:  # as below, where it is told
+        pass
+    return None
 
 
 def _try_apart(folder: Path, name: str) -> None:

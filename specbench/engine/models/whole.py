@@ -12,7 +12,7 @@ from specbench.config import UserError
 MOST = 4  # names that a message lists
 # Masks that earlier versions of transformers stored with GPT-J, GPT-Neo and CodeGen; it declares those of GPT-2 itself.
 MASKS = re.compile(r"\.(attn|attention)\.(bias|masked_bias|causal_mask)$")
-# What a model that also sees or hears has beside its language model.
+# What a model that also sees or hears has besides its language model.
 SENSES = re.compile(r"(^|\.)(vision|visual|image|video|audio|speech|multi_modal|mm_)")
 
 

@@ -139,7 +139,7 @@ def _graph(module: nn.Module, example: tuple[Tensor, ...]) -> Any:
 
 
 def features_read(model: PreTrainedModel) -> int:
-    """The width F of the features that a model reads beside its tokens; 0 if it reads none."""
+    """The width F of the features that a model reads next to its tokens; 0 if it reads none."""
     return model.config.hidden_size if "features" in inspect.signature(model.forward).parameters else 0
 
 

@@ -111,7 +111,7 @@ class _Rounded(NamedTuple):
     size: int  # bytes of numbers and scales
 
     def fits(self, original: Tensor) -> bool:
-        """True if every number is the nearest to the original's, or one beside it."""
+        """True if every number is the nearest to the original's, or one next to it."""
         return bool(((self.weight - original).abs() <= 1.5 * self.step).all())
 
 

@@ -58,7 +58,7 @@ class Mlp:
 class Parts:
     """A decoder: embed, then h + attention(h) and h + mlp(h) in each layer, then norm and output.
 
-    A head reads features beside its tokens: `join` makes the input of its attention from both, its residual
+    A head reads features next to its tokens: `join` makes the input of its attention from both, its residual
     branch begins with the features, and its last hidden state is the one before the norm.
     """
 

@@ -53,7 +53,7 @@ class Runner(Protocol):
 
         Returns logits [n, V], or those of the last `keep` tokens if `keep` is not 0, and the hidden states [n, D] that
         `hidden` names, side by side (None if it names none): 0 enters the first layer, i leaves layer i, LAST comes
-        after the final norm. `features` [n, F] are what some models read beside tokens. Later calls do not change the
+        after the final norm. `features` [n, F] are what some models read next to tokens. Later calls do not change the
         returned tensors.
         """
 

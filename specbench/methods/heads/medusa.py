@@ -131,7 +131,7 @@ def of_file(head: Head, target: PreTrainedModel, make: Make) -> tuple[DraftHeads
 def loaded(settings: Settings, pair: Pair, kind: str, make: Make) -> tuple[DraftHeads, RankedTree, dict[str, str]]:
     """The heads of a file, or those that ship with the pair, the tree for them, and their hashes. Raises UserError."""
     target = pair.models["target"]
-    pair.need_one_device(f"{kind} has heads beside the target's output layer")
+    pair.need_one_device(f"{kind} has heads next to the target's output layer")
     (heads, measured), hashes = load_once(settings.head, kind, pair, None, lambda head: of_file(head, target, make))
     accuracies: Sequence[Sequence[float]] = settings.accuracies or measured
     if len(accuracies) > len(heads) or not all(accuracies):

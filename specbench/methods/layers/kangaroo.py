@@ -176,7 +176,13 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """
     model, exit_layer, hashes = loaded(settings.head, pair)
     target = LayerSession(
-        pair.models["target"], "target", watch, pair.vocabulary, pair.runtime, pair.prefixes, penalties=pair.penalties
+        pair.models["target"],
+        "target",
+        watch,
+        pair.vocabulary,
+        pair.runtime,
+        pair.prefixes,
+        change=pair.change("target", watch),
     )
     # The drafter enters the watch, around the adapter and the first layers together.
     adapter = Session(model, "draft", None, pair.vocabulary, derived_runtime(alone(pair.runtime), model))

@@ -54,7 +54,7 @@ class Settings(Base):
 
 
 class SelfDrafter:
-    """The target without some of its sublayers, which are chosen anew while drafting.
+    """The target without some of its sublayers, which are chosen again while drafting.
 
     Each round begins with a copy of what the target's layers have cached, and a try with a copy of what they cached of
     the prompt (official code).

@@ -139,7 +139,7 @@ def lengths(settings: Settings, pair: Pair) -> Lengths:
     loaded = acceptance_head(head, draft.device)
     more = loaded.out_weight.shape[1] - hidden_size(draft)
     if more not in (0, 1):
-        raise UserError(f"the head for {KIND} reads {more:+d} values beside the draft model's state; train it again")
+        raise UserError(f"the head for {KIND} reads {more:+d} values next to the draft model's state; train it again")
     return Predicted(loaded, settings.threshold, settings.shortest, head.hashes(), confident=more == 1)
 
 

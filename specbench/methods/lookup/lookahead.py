@@ -24,6 +24,7 @@ class Settings(Base):
     window: int = Field(ge=1, description="columns of the lookahead window (W)")
     ngram: int = Field(ge=2, description="tokens of an n-gram (N); the window has N - 1 rows")
     candidates: int = Field(ge=1, description="n-grams kept for each first token, and so tested in a round (G)")
+    bonus: bool = Field(description="a candidate that is accepted whole brings the token after it, too")
 
     def reach(self) -> int:
         """The most tokens of a round, including the last committed one: (N - 1)(W + G) once the window is full."""
@@ -107,7 +108,8 @@ class Lookahead(Stateless):
             logits = self.target.forward([last, *window.tokens, *tokens], parents=branches).logits
             # Copied to the host while the candidates are tested; it arrives before the verdict: one wait a round.
             guessed = logits[bottom:size].argmax(-1).to("cpu", non_blocking=True)
-            step, path = verify(draft, torch.cat([logits[:1], logits[size:]]), sampling, rng)
+            most = n - 1 if self.settings.bonus else n - 2
+            step, path = verify(draft, torch.cat([logits[:1], logits[size:]]), most, sampling, rng)
             self.target.keep(len(context), [size - 1 + i for i in path])
             for ngram in window.step(last, guessed.tolist()):
                 pool.add(ngram)
@@ -115,16 +117,20 @@ class Lookahead(Stateless):
             yield step
 
 
-def verify(draft: Draft, logits: Tensor, sampling: Sampling, rng: torch.Generator) -> tuple[Round, tuple[int, ...]]:
+def verify(
+    draft: Draft, logits: Tensor, most: int, sampling: Sampling, rng: torch.Generator
+) -> tuple[Round, tuple[int, ...]]:
     """The round that the target's logits [K + 1, V] after the text and each candidate token yield, and its path.
 
-    The bonus token after a candidate that is accepted whole is committed too; the official code drops it when sampling,
-    and in some versions at T = 0.
+    At most `most` tokens of a candidate are accepted; where more pass, the next one of them is emitted after these.
     """
     if not draft.parents:
         token, _ = draw(logits, sampling, rng)
         return Round(token.tolist()), ()
     verdict = exact_tree(draft, Scored(logits), sampling, rng)
+    if verdict.accepted > most:
+        path = verdict.path[:most]
+        verdict = verdict._replace(path=path, token=verdict.drafted[verdict.path[most]])
     return Round(verdict.committed, verdict), verdict.path
 
 

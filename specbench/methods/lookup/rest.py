@@ -210,7 +210,7 @@ def affordable(prefixes: list[Ngram], budget: int) -> list[Ngram]:
 class Rest(DraftedMethod):
     """Retrieve a tree and verify it by one target forward, with one draw from the target for each node.
 
-    (Where branches share a prefix, the official code draws anew for each branch, which is not lossless.)
+    (Where branches share a prefix, the official code draws again for each branch, which is not lossless.)
     """
 
     lossless = True

@@ -37,7 +37,7 @@ class Settings(Base):
     form: Literal["chain", "tree"] = Field(description="the most frequent continuation, or a tree of the likeliest")
     gamma: int = Field(ge=1, description="the most tokens of a draft (γ)")
     factor: float = Field(ge=0, allow_inf_nan=False, description="tokens of a draft for each token of its suffix")
-    offset: float = Field(ge=0, allow_inf_nan=False, description="tokens of a draft beside these")
+    offset: float = Field(ge=0, allow_inf_nan=False, description="tokens of a draft besides these")
     probability: float = Field(ge=0, le=1, description="the least probability of a drafted path, by counts")
     answers: int = Field(ge=0, description="the most earlier answers of a task that are searched, too; 0: none")
     fallback: Literal["none", "draft"] = Field(description="draft: the draft model drafts where little is expected")

@@ -29,7 +29,7 @@ CHUNK = 512  # tokens of a prompt that are read at a time: the logits of a long 
 
 
 class Settings(Retrieval):
-    candidates: int = Field(ge=0, description="the most tokens of the target's own beside each looked-up one")
+    candidates: int = Field(ge=0, description="the most tokens of the target's own next to each looked-up one")
     choice: Literal["likeliest", "drawn"] = Field(description="how these are chosen from the target's distribution")
     alpha: float = Field(ge=0, allow_inf_nan=False, description="how much a nat of entropy lowers the threshold (α)")
     beta: float = Field(ge=0, le=1, description="the least probability of a token that stands, at no entropy (β)")
@@ -41,7 +41,7 @@ class Settings(Retrieval):
 
 
 class Aligned:
-    """Drafts what followed the end of the text in the prompt, and beside it what the target would have said there.
+    """Drafts what followed the end of the text in the prompt, and next to it what the target would have said there.
 
     It looks up the prompt only, since the prefill computes the logits there. `candidates` [P] must be set before the
     first draft: for each prompt token, the tokens that the target would choose next.

@@ -45,7 +45,7 @@ class PlotData:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know beside the figures."""
+        """What a reader must know next to the figures."""
         failed = int(self.measured.errors.sum())
         return [*self.measured.mismatches, *([f"{failed} failed samples are left out"] if failed else [])]
 

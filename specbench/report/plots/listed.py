@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kind:
-    """A plot: the function that draws it, as `MODULE.FUNCTION` beside this file, and what it shows, in a line."""
+    """A plot: the function that draws it, as `MODULE.FUNCTION` next to this file, and what it shows, in a line."""
 
     draws: str  # from PlotData to a Figure
     shows: str

@@ -90,7 +90,7 @@ def lengths(data: PlotData) -> Figure:
 
 
 def time(data: PlotData) -> Figure:
-    """Milliseconds of decoding per token of each method: in the models' forwards, and the rest.
+    """Milliseconds of decoding per token of each method: in forwards, in the masks of a constraint, and the rest.
 
     Methods are compared within a run only: another run had another moment of the machine, or another machine.
     """
@@ -98,6 +98,7 @@ def time(data: PlotData) -> Figure:
     further = counts.models - counts.target - counts.draft
     counts = counts.assign(further=further.where(further.abs() > ROUNDING, 0.0))
     models = ["target", "draft", *(["further models"] if (further > ROUNDING).any() else [])]
+    models += ["masks"] * bool((counts.masks > ROUNDING).any())
     counts = counts.rename(columns={"further": "further models"})
     total = counts.groupby([*ROW, "run"], sort=False)[[*models, "decode", "C"]].sum(min_count=1)
     per_token = (1000 * total[[*models, "decode"]]).div(total.C.where(total.C > 0), axis=0)
@@ -133,7 +134,7 @@ def time(data: PlotData) -> Figure:
 
 def _parts(color: str, models: Sequence[str]) -> dict[str, tuple[object, str]]:
     """Face colour and hatch of each part of a bar: a method's colour, lighter from part to part, then none."""
-    hatches = dict(zip(("target", "draft", "further models"), ("", "////", "...."), strict=True))
+    hatches = dict(zip(("target", "draft", "further models", "masks"), ("", "////", "....", "xxxx"), strict=True))
     return {name: ((color, OPACITY[name]), hatches.get(name, "")) for name in [*models, "outside forwards"]}
 
 

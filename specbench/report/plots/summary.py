@@ -200,7 +200,7 @@ def _timed_rows(data: PlotData, kind: str) -> pd.DataFrame:
     rows = data.summary[data.summary.speedup_decode.notna() & data.summary.accuracy.notna()]
     if (rows.method == rows.baseline).all():
         raise UserError(
-            f"{kind} needs methods beside the baseline that they were timed with; "
+            f"{kind} needs methods next to the baseline that they were timed with; "
             "`specbench run --method csd --suite pocket` makes such a run"
         )
     return rows

@@ -1,4 +1,4 @@
-"""CoS's formulas beside measurement: acceptance by proposer, then speedups beside what is foretold."""
+"""CoS's formulas next to measurement: acceptance by proposer, then speedups next to what is foretold."""
 
 from collections.abc import Iterator
 

@@ -8,7 +8,7 @@ from specbench.report.finding import Finding, Sheet, number
 
 
 def view(figures: Needed) -> Finding:
-    """The numbers of documents beside those of the run, and what they come from."""
+    """The numbers of documents next to those of the run, and what they come from."""
     size, points = f"{100 * (figures.speedup - 1):+g} %", f"{figures.points:g} points"
     headings = ["method", "docs", "noise %", f"for {size} speed", "discordant %", f"for {points}"]
     rows: list[list[str]] = []

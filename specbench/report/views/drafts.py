@@ -1,4 +1,4 @@
-"""Drafts of one target beside each other: acceptance as it was and as it was to be expected, and what it gained."""
+"""Drafts of one target next to each other: acceptance as it was and as it was to be expected, and what it gained."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -103,7 +103,7 @@ def _rescue_notes(rescued: Rescues) -> Iterator[str]:
         yield f"stays right, goes wrong: by {rescued.method}, in documents that {rescued.baseline} gets right{left}"
         yield "a rescue in a text that goes wrong need not be what made it wrong"
     else:
-        yield "which rescues hurt is not known: that needs scores, and a baseline beside the method"
+        yield "which rescues hurt is not known: that needs scores, and a baseline next to the method"
     yield "word for word: whether two words mean the same is not judged; other: parts of words and all the rest"
     yield f"{PAPER}, of 100: formatting 45, punctuation and spacing 20, synonyms 20, connectives 15"
 

@@ -1,4 +1,4 @@
-"""What forwards take beside the least that they can take, and a machine's ceilings."""
+"""What forwards take next to the least that they can take, and a machine's ceilings."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

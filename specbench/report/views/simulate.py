@@ -71,7 +71,7 @@ def marked(row: Mapping[Hashable, Any]) -> str:
 
 
 def assumptions(figures: Simulation, rows: pd.DataFrame) -> Iterator[str]:
-    """What a simulation takes for granted beside the replay's rules."""
+    """What a simulation takes for granted next to the replay's rules."""
     if figures.batch > 1:
         yield (
             f"batch {figures.batch}: always as many texts, all with one draft length; their tokens cost what the "

@@ -89,7 +89,7 @@ class BenchTimes:
 
 
 def of_pair(times: BenchTimes, cuda: bool, judged: bool) -> list[Claim]:
-    """The claims for a pair, beside peers; without `judged` no figure has a bar."""
+    """The claims for a pair, next to peers; without `judged` no figure has a bar."""
     best = f"sps, {times.best('sps')}"
     if cuda:
         claims = [

@@ -67,7 +67,7 @@ def interleave(
 ) -> dict[str, EngineTimes]:
     """Time every engine on every prompt, and pass the texts of each prompt to `see`. Engines must be warm.
 
-    All prompts are decoded `runs` times, one pass after another; the order of the engines is drawn anew for each text.
+    All prompts are decoded `runs` times, one pass after another; the order of the engines is drawn again for each text.
     `between` is called between prompts, for work that runtimes put off until nothing is timed.
     """
     times = {engine.name: EngineTimes(*(np.zeros((runs, len(prompts))) for _ in range(5))) for engine in engines}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-KEPT = 3  # the first of the descriptors that a confined process keeps, beside the standard three
+KEPT = 3  # the first of the descriptors that a confined process keeps, next to the standard three
 START_SECONDS = 60.0
 LONGEST_VERDICT = 1 << 14  # bytes
 LOOK_SECONDS = 0.002

@@ -67,7 +67,7 @@ def train(job: Job) -> None:
 def warm_up(job: Job) -> None:
     """Trace and judge the job's documents (or go on with that), fit, write the arbitrator, print held-out figures.
 
-    The traces stay in a folder beside the file, `NAME.traces` for NAME.safetensors.
+    The traces stay in a folder next to the file, `NAME.traces` for NAME.safetensors.
     """
     assert isinstance(job.settings, Settings) and job.recipe
     recipe = validated(Sft, job.recipe.values, job.recipe.name)
@@ -104,7 +104,7 @@ def warm_up(job: Job) -> None:
 def reinforce(job: Job) -> None:
     """Reinforce the arbitrator of `--warm-up`, write the one of the best held-out return, and print its figures.
 
-    The figures of every update stay beside the file, NAME.updates.parquet. Raises UserError if the training collapses.
+    The figures of every update stay next to the file, NAME.updates.parquet. Raises UserError if the training collapses.
     """
     assert isinstance(job.settings, Settings) and job.recipe
     recipe = validated(Rl, job.recipe.values, job.recipe.name)

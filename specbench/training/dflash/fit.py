@@ -27,7 +27,7 @@ from specbench.training.heads import AnsweredTraining, autocast, random_linear
 from specbench.training.loop import cosine, descend
 from specbench.training.recipe import BlockRecipe, SlotRecipe
 
-# The head's attention on a GPU. Another kernel would be prepared anew for each shape, and every batch has a new one.
+# The head's attention on a GPU. Another kernel would be prepared again for each shape, and every batch has a new one.
 ON_GPU = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from specbench.engine.sampling import wide
 from specbench.training.answered import Answered
 
-MOST_BYTES = 4 * 2**30  # of what is kept; documents beyond that are read anew each time
+MOST_BYTES = 4 * 2**30  # of what is kept; documents beyond that are read again each time
 
 
 def side_by_side(states: Sequence[Tensor], which: Sequence[int]) -> Tensor:

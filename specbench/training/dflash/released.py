@@ -3,7 +3,7 @@
 A checkpoint is a folder with config.json and model.safetensors or pytorch_model.bin, or a name on the hub. It has
 layers as Qwen 3 has them, `norm`, `hidden_norm`, and `fc` (DFlash) or `layer_fusion_weights` (DFlare). Its slots read
 the target's embedding of a token that stands for a mask; a head file holds that embedding. speculators stores copies of
-the target's embedding and output layer beside them.
+the target's embedding and output layer next to them.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ REMEDY = "name a head that the authors of {} released, or one of the same form"
 
 
 class Config(LayerConfig):
-    """The fields of a head's config.json that are needed. Some trainers write those of `dflash_config` beside it."""
+    """The fields of a head's config.json that are needed. Some trainers write those of `dflash_config` next to it."""
 
     block_size: int | None = None
     draft_vocab_size: int | None = None
@@ -46,7 +46,7 @@ class Config(LayerConfig):
     use_sliding_window: bool = False
 
     def own(self, name: str) -> Any:
-        """What a head says of itself, in `dflash_config` or beside it; None if it says nothing."""
+        """What a head says of itself, in `dflash_config` or next to it; None if it says nothing."""
         return self.dflash_config.get(name, getattr(self, name))
 
     def layers_read(self) -> list[int]:

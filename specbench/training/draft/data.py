@@ -1,6 +1,6 @@
 """Lessons for a draft: texts of references, of the target, of the draft itself, of both, or of speculative decoding.
 
-What the draft takes part in is made anew in every step with the weights as they are then (on-policy), and no gradient
+What the draft takes part in is made again in every step with the weights as they are then (on-policy), and no gradient
 reaches the drawing of tokens (DistillSpec, arXiv 2310.08461).
 """
 

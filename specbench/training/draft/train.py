@@ -45,7 +45,7 @@ LOG = pa.schema(
 def train(job: Job) -> None:
     """Train a copy of the job's draft and write it, with its tokenizer, to the folder `job.out`.
 
-    Beside it stay NAME.answers/, the target's answers; NAME.log.parquet, a row for each step and for each look at
+    Next to it stay NAME.answers/, the target's answers; NAME.log.parquet, a row for each step and for each look at
     held-out documents; and NAME.held-out.jsonl, the prompts of these documents (--prompts). Raises UserError if there
     is nothing to learn from.
     """

@@ -64,7 +64,7 @@ class Collected:
 def train(job: Job) -> None:
     """Collect, fit and write the head to `job.out`, or one for each point of `job.grid` into that folder.
 
-    NAME.collected/ (a file a document) and NAME.metrics.parquet (a row an epoch) stay beside NAME.safetensors. Raises
+    NAME.collected/ (a file a document) and NAME.metrics.parquet (a row an epoch) stay next to NAME.safetensors. Raises
     UserError if there is nothing to learn.
     """
     assert job.recipe

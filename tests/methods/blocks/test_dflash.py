@@ -129,7 +129,7 @@ def test_blocks_are_those_of_its_own_code(monkeypatch):
     st.sampled_from(KINDS),
 )
 def test_the_cache_equals_a_recomputation_after_any_rounds(rounds, length, kind):
-    """Any number of accepted tokens, any token after them; the keys and values of the whole text at once beside."""
+    """Any number of accepted tokens, any token after them; keys and values are as in one reading of the whole text."""
     target, model = Session(pair("llama")[0], "target"), head("llama", kind=kind)
     used = drafter(model)
     context = oracle.prompts(1, length=length)[0]

@@ -108,7 +108,7 @@ class Checked(Learned):
 
 @architectures
 def test_a_kept_cache_is_a_fresh_one(architecture):
-    """Over two texts, so that the second begins anew; some rounds have no mismatch."""
+    """Over two texts, so that the second begins again; some rounds have no mismatch."""
     arbiter = learned(architecture, 0.4, kind=Checked)
     method = cospec(architecture, 2, arbiter)
     for prompt in (prompt_of(architecture), prompt_of(architecture)[::-1]):
@@ -309,7 +309,7 @@ def test_oracle_keeps_what_is_not_worth_less(architecture):
 
     method = cospec(architecture, 4, Oracle())
     assert isinstance(method, Foresighted)
-    for _ in range(2):  # a second text begins anew
+    for _ in range(2):  # a second text begins again
         method.set_utility(utility)
         result = some(method, prompt, 60)
         wanted = slow(architecture).rounds(prompt, 60, 4, begin)

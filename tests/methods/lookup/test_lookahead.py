@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import random
 from dataclasses import replace
 
 import oracle
@@ -11,6 +12,7 @@ from builders_engine import build, lonely
 from cases import architectures, mostly_long
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
 from law import fit
+from official_cases import official_cases
 from recalled import recalled
 from refusals import one_line_error
 from watched import reads_of_tensors
@@ -28,8 +30,8 @@ SIZES = ((7, 5, 7), (3, 4, 2), (2, 3, 1), (1, 2, 1), (4, 2, 3), (1, 8, 1))  # W,
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 
 
-def sized(window: int, ngram: int, candidates: int) -> Settings:
-    return Settings(window=window, ngram=ngram, candidates=candidates)
+def sized(window: int, ngram: int, candidates: int, bonus: bool = True) -> Settings:
+    return Settings(window=window, ngram=ngram, candidates=candidates, bonus=bonus)
 
 
 class Spied(Session):
@@ -52,6 +54,49 @@ def calm(seed: int, attention: float, vocab: int = 24):
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight.mul_(attention)
     return model.to(DEVICE)
+
+
+def official_scores(text: list[int]) -> list[float]:
+    """The model of tests/official/lookahead.py."""
+    mixed = (31 * text[-1] + 7 * (text[-2] if len(text) > 1 else 0) + 11 + 5 * (len(text) // 16)) % 997
+    return [(mixed * (word + 3) * (word + 8) % 613 + word / 16) / 80 for word in range(12)]
+
+
+class Official:
+    """A target that tells these scores, and `first` after the prompt."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    def restart(self, prompt):
+        self.text = list(prompt)
+        return Scored(torch.eye(12)[[self.first]])
+
+    def forward(self, tokens, parents):
+        self.fed = []
+        for token, parent in zip(tokens, parents, strict=True):
+            self.fed.append([*(self.fed[parent] if parent >= 0 else self.text), token])
+        return Scored(torch.tensor([official_scores(text) for text in self.fed]))
+
+    def keep(self, start, path):
+        self.text = self.fed[path[-1] + 1 if path else 0]  # `path` counts from after the last committed token
+
+
+def test_rounds_are_those_of_its_own_code(monkeypatch):
+    """Of 24 greedy texts, with the same first tokens of the window, which it reads with the prompt."""
+    whole = 0
+    for case in official_cases("lookahead"):
+        monkeypatch.setattr(random.Random, "choices", lambda *_, k, seeds=case["seeds"]: seeds[:k])
+        settings = sized(case["window"], case["ngram"], case["candidates"], bonus=False)
+        method = Lookahead(Official(case["prompt"][-1]), settings)
+        rounds = method.rounds(case["prompt"][:-1], GREEDY, torch.Generator())
+        made = [round_.tokens for round_ in itertools.islice(rounds, 1 + len(case["committed"]))][1:]
+        assert list(map(len, made)) == case["committed"]
+        assert [token for tokens in made for token in tokens][: len(case["text"])] == case["text"]
+        whole += case["committed"].count(case["ngram"] - 1)
+    assert whole > 24
 
 
 # The tree of a round
@@ -414,5 +459,5 @@ def test_build_needs_a_target_only_and_room_for_a_round():
 
 def test_the_shipped_settings_are_the_official_codes():
     spec = config.load_method("lookahead")
-    assert SHIPPED == {"window": 7, "ngram": 5, "candidates": 7}
+    assert SHIPPED == {"window": 7, "ngram": 5, "candidates": 7, "bonus": False}
     assert all(setting.source.startswith("official code") for setting in spec.settings.values())

@@ -118,7 +118,7 @@ def test_a_tree_by_hand():
         draft = drafting.propose(context, 3, GREEDY, torch.Generator())
         return draft.tokens.tolist(), draft.parents
 
-    # 1 2 is at 0: 3 4 1 follow it, at places 2 to 4. Beside 3 stand 8 and 7, beside 4 only 6 (4 is the trunk's own).
+    # 1 2 is at 0: 3 4 1 follow it, at places 2 to 4. Next to 3 stand 8 and 7, next to 4 only 6 (4 is the trunk's own).
     assert drafted([1, 2, 3, 4, 1, 2, 5, 1, 2]) == ([3, 8, 7, 4, 6, 1, 5, 6], (-1, -1, -1, 0, 0, 3, 3, 3))
     assert drafted([1, 2, 3, 4, 1, 2, 5, 4]) == ([1, 5, 6, 2, 0, 7], (-1, -1, -1, 0, 0, 0)), "near the prompt's end"
     assert drafted([1, 2, 3, 4, 1, 2, 5]) == ([], None)

@@ -68,7 +68,7 @@ def judge(logits, recent, drafted, alpha, prompt, prefix, length=20):
 
 
 # Four tokens; the verified text ends with 2, 1; the draft is 0, 2; the reflective prompt is 3. A row is what the target
-# says after the token it stands beside.
+# says after the token it stands next to.
 BLOCK = [
     (1, [2, 3, 0, 0]),  # last: z⁰ of d_1. By itself the target wants 1.
     (0, [0, 0, 4, 0]),  # d_1: z⁰ of d_2. It agrees with 2.

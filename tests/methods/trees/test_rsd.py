@@ -177,7 +177,7 @@ def test_stochastic_beam_search_draws_sequences_without_replacement(monkeypatch)
         return scores - waits(scores, rng).log()
 
     monkeypatch.setattr(rsd, "perturb", anew)
-    assert pairs_of_sequences(1800) < ALPHA, "perturbed anew at each level"
+    assert pairs_of_sequences(1800) < ALPHA, "perturbed again at each level"
 
 
 def test_perturbed_values_by_the_formula():

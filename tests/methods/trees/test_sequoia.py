@@ -11,13 +11,15 @@ import torch
 from builders_engine import build
 from cases import architectures
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, tiny
+from official_cases import official_cases
 from refusals import one_line_error
 from tabled import Table, p_of_texts, p_with_caches
 
 from specbench.engine.session import Session
-from specbench.engine.types import Sampling
+from specbench.engine.trees import exact_tree, recursive_chances
+from specbench.engine.types import Draft, Sampling, Scored
 from specbench.methods.trees import rsd
-from specbench.methods.trees.rsd import TreeSpeculation
+from specbench.methods.trees.rsd import TreeSpeculation, given_earlier
 from specbench.methods.trees.sequoia import Plan, Planned
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
@@ -92,6 +94,41 @@ def test_a_tree_by_hand():
     assert Plan((0.6, 0.3), 4, 2).shape() == [[2], [2, 0], [0, 0]]
     assert Plan((0.6, 0.3), 4, 5).expected[5, 5] == pytest.approx(1 + 0.6 + 0.36 + 0.3 + 0.216)
     assert Plan((0.6,), 9, 2).shape() == [[1], [1], [0]], "no more than there are"
+
+
+def test_its_own_search_finds_the_same_trees():
+    """24 sizes: the expected tokens by levels, and the best tree or one that is as good."""
+    same = 0
+    for case in official_cases("sequoia")["trees"]:
+        plan = Plan(case["rates"], case["size"] - 1, case["levels"])
+        ours = plan.expected[:, case["size"]]
+        theirs = [-np.inf if value is None else value for value in case["expected"]]
+        assert ours == pytest.approx(theirs, abs=1e-5)
+        shape = plan.shape_of(case["levels"], case["size"])
+        assert expected(tree_of(case["counts"]), case["rates"]) == pytest.approx(
+            expected(tree_of(shape), case["rates"])
+        )
+        same += shape == case["counts"]
+    assert same == 19
+
+
+def test_its_own_test_accepts_the_same_paths(monkeypatch):
+    """24 trees that were drawn without replacement, by the same random numbers; and what is left where they end."""
+    lengths = []
+    for case in official_cases("sequoia")["accepted"]:
+        uniform, p, logits = (
+            torch.tensor(case[name], device=DEVICE).double() for name in ("uniform", "target", "draft")
+        )
+        tokens, parents = torch.tensor(case["tokens"], device=DEVICE), tuple(case["parents"])
+        monkeypatch.setattr(torch, "rand", lambda *_, numbers=uniform, **__: numbers)
+        places = torch.tensor(parents, device=DEVICE) + 1
+        draft = Draft(tokens, given_earlier(logits.softmax(-1)[places], tokens, places), parents)
+        verdict = exact_tree(draft, Scored(p), Sampling(1.0), torch.Generator(DEVICE))
+        assert list(verdict.path) == case["path"]
+        left = recursive_chances(draft, draft.probs, p.softmax(-1))[2][verdict.path[-1] + 1 if verdict.path else 0]
+        assert left.tolist() == pytest.approx(case["left"], abs=2e-6)
+        lengths.append(len(case["path"]))
+    assert sum(lengths) > 24 and max(lengths) > 2
 
 
 def test_greedy_trees_have_their_shape_and_the_likeliest_tokens():

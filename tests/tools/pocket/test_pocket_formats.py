@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def _module(name: str) -> ModuleType:
-    """A module beside the task files, which lm-eval loads by its path."""
+    """A module next to the task files, which lm-eval loads by its path."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "suites" / "tasks" / "pocket" / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

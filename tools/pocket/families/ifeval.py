@@ -86,7 +86,7 @@ def fields(prompt: str, answer: str, *constraints: Constraint) -> Fields:
 
 
 def worded(kind: Callable[[Content], Fields]) -> Template:
-    """The template of a kind of instruction, whose prompt is worded anew for each problem."""
+    """The template of a kind of instruction, whose prompt is worded again for each problem."""
 
     @functools.wraps(kind)
     def template(content: Content, wording: random.Random) -> Fields:

@@ -1,4 +1,4 @@
-"""Online speculative decoding: what it learns from, its steps beside another computation, its state, and its law."""
+"""Online speculative decoding: what it learns from, its steps next to another computation, its state, and its law."""
 
 import copy
 import json
@@ -99,7 +99,7 @@ def test_it_learns_after_every_interval_and_a_reset_gives_the_first_weights_back
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
     for prompt in prompts[:2]:
         serve(method, prompt)
-    assert equal(weights(method), second), "the optimiser began anew, too"
+    assert equal(weights(method), second), "the optimiser began again, too"
 
 
 def test_a_state_is_taken_up_bit_by_bit_from_anywhere():

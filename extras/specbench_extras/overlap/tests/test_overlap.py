@@ -1,4 +1,4 @@
-"""Overlapped times are modelled as written down by hand, and stand beside the measured ones, never among them."""
+"""Overlapped times are modelled as written down by hand, and stand next to the measured ones, never among them."""
 
 import math
 
@@ -62,7 +62,7 @@ def run(folder, documents=1, method="pearl"):
     rows = Rows()
     for doc in range(documents):
         rows.add("plain", doc, 34.0, ((0, 0),) * 17, task="one")
-        rows.add(method, doc, 52.0, traced, task="one")  # half a second beside the rounds
+        rows.add(method, doc, 52.0, traced, task="one")  # half a second outside the rounds
     return rows.run(folder)
 
 

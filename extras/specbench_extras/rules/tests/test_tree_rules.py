@@ -1,4 +1,4 @@
-"""Rules for trees compared on the same drafts: figures by hand, by enumeration, and beside what runs accepted."""
+"""Rules for trees compared on the same drafts: figures by hand, by enumeration, and next to what runs accepted."""
 
 import itertools
 

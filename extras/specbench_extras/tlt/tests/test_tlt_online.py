@@ -1,4 +1,4 @@
-"""A head that learns while it serves: its loss beside another computation, its state and law, and a moved target."""
+"""A head that learns while it serves: its loss next to another computation, its state and law, and a moved target."""
 
 import json
 
@@ -128,7 +128,7 @@ def test_it_learns_after_every_interval_and_a_reset_gives_the_first_weights_back
     assert served.state() == {"strategies": [[], [], []], "head": {"texts": [], "weights": ""}}
     for prompt in prompts[:2]:
         serve(served, prompt)
-    assert equal(weights(served), second), "the optimiser began anew, too"
+    assert equal(weights(served), second), "the optimiser began again, too"
 
 
 def test_a_state_is_taken_up_bit_by_bit_from_anywhere():

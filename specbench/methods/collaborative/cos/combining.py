@@ -73,7 +73,7 @@ def parts(settings: Combining, pair: Pair, watch: Watch) -> tuple[list[Session],
     roles = pair.collaboration
     if len(roles) < 2:
         raise UserError(
-            f"the pair {pair.name} has one model; collaborative decoding needs a draft or members beside it"
+            f"the pair {pair.name} has one model; collaborative decoding needs a draft or members next to it"
         )
     sessions = [pair.session(role, watch) for role in roles]
     combined, inputs = combination(settings, roles, pair.vocabulary)
