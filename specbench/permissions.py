@@ -17,13 +17,14 @@ from specbench.plan import Plan
 
 ENTRY_POINT = "combine"  # the setting that may name a function of the user
 METHODS = ("length", "output")  # the settings that may name an own method
+UNSAFE = "unsafe"  # programs that models wrote may run as root, too, where they cannot run as nobody
 
 
 @dataclass(frozen=True)
 class Permissions:
     trust_remote_code: bool = False
     allow_pickle: bool = False
-    allow_code_execution: bool = False
+    allow_code_execution: bool | str = False  # UNSAFE permits more
     allow_leak: bool = False
     fetch_models: bool | frozenset[str] = False  # any, or those of these names
     entry_points: frozenset[str] = frozenset()  # as `module:function` or `FILE.py:function`
@@ -40,7 +41,7 @@ _in_force: ContextVar[Permissions] = ContextVar("permissions", default=_NONE)
 def permitted(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
-    allow_code_execution: bool = False,
+    allow_code_execution: bool | str | None = False,
     entry_points: Iterable[str] | None = None,
     assignments: Iterable[str] | None = None,
     allow_leak: bool = False,
@@ -53,6 +54,8 @@ def permitted(
 
     `fetch_models`: models and data sets that are not here may be fetched from the hub, all of them or some by name. A
     command permits it for names that its user chose, and for those that a run holds with --fetch-models only.
+
+    `allow_code_execution` may be UNSAFE.
 
     `task_folders`: where the user's own tasks may lie. They run code, so `allow_code_execution` is needed, too.
 
@@ -73,7 +76,7 @@ def permitted(
     granted = Permissions(
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
-        allow_code_execution=allow_code_execution,
+        allow_code_execution=UNSAFE if allow_code_execution == UNSAFE else bool(allow_code_execution),
         allow_leak=allow_leak,
         fetch_models=fetch_models if isinstance(fetch_models, bool) else frozenset(fetch_models),
         entry_points=frozenset(typed),
@@ -106,7 +109,8 @@ def flags() -> str:
     """The flags in force, as they stand on a command line, each after a space."""
     now = _in_force.get()
     named = {"--trust-remote-code": now.trust_remote_code, "--allow-pickle": now.allow_pickle}
-    named |= {"--allow-code-execution": now.allow_code_execution, "--allow-leak": now.allow_leak}
+    unsafe = f"={UNSAFE}" * (now.allow_code_execution == UNSAFE)
+    named |= {f"--allow-code-execution{unsafe}": bool(now.allow_code_execution), "--allow-leak": now.allow_leak}
     granted = [flag for flag, permitted in named.items() if permitted]
     granted += [f"--allow-entry-point {entry_point}" for entry_point in sorted(now.entry_points)]
     granted += [f"--task-dir {folder}" for folder in sorted(now.task_folders)] if now.allow_code_execution else []
@@ -178,9 +182,10 @@ def check_task_file(path: Path) -> None:
         )
 
 
-def code_execution_allowed() -> bool:
-    """True if this command line has --allow-code-execution."""
-    return _in_force.get().allow_code_execution
+def code_execution_allowed(unsafe: bool = False) -> bool:
+    """True if this command line has --allow-code-execution, or if `unsafe`, --allow-code-execution=unsafe."""
+    allowed = _in_force.get().allow_code_execution
+    return allowed == UNSAFE if unsafe else bool(allowed)
 
 
 def may_fetch(name: str) -> bool:

@@ -14,7 +14,7 @@ from screens import call
 from typer.main import get_command
 
 from specbench import config
-from specbench.cli import app, lm_eval_model, panels
+from specbench.cli import app, lm_eval_model, panels, with_values
 from specbench.cli.analyze import all_analyses
 from specbench.report.columns import COLUMNS, DEPTH_COLUMNS
 from specbench.studies import ceilings, profile_pair
@@ -152,7 +152,7 @@ def test_command_that_needs_more_than_is_here(command):
         group, name, *arguments = group.commands[name], *arguments
     command = group.get_command(None, name)
     assert command, f"there is no {name}"
-    assert command.make_context(name, arguments).params.keys() <= {one.name for one in command.params}
+    assert command.make_context(name, with_values(arguments)).params.keys() <= {one.name for one in command.params}
 
 
 def test_no_line_of_a_shell_is_left_out():

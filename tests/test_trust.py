@@ -300,6 +300,7 @@ def test_a_file_of_the_current_folder_is_never_imported_by_accident(mark):
 
 WHOLE = Isolation("bubblewrap", True, "")
 LIMITS = Isolation("limits", False, "programs can reach the network")
+ROOTS = Isolation("unsafe", False, "programs run as root")
 
 
 def plan(pair: str = "pocket", text: str = CODE, **options):
@@ -321,6 +322,10 @@ def test_who_lets_programs_run(monkeypatch, benign):
         (own, CODE, {}, WHOLE, False, None),
         (own, CODE, {}, WHOLE, True, "flag"),
         (own, CODE, {}, LIMITS, True, "flag"),
+        ("pocket", CODE, {}, ROOTS, False, None),
+        (own, CODE, {}, ROOTS, True, None),  # the flag alone is not enough
+        (own, CODE, {}, ROOTS, "unsafe", "flag"),
+        (own, CODE, {}, LIMITS, "unsafe", "flag"),
     ]
     for pair, text, options, isolation, flag, who in cases:
         monkeypatch.setattr(sandbox, "isolation", lambda result=isolation: result)
@@ -328,12 +333,24 @@ def test_who_lets_programs_run(monkeypatch, benign):
         with permissions.permitted(allow_code_execution=flag):
             assert code.may_run_code(chosen) is (who is not None)
             if who is None:
-                with pytest.raises(UserError, match="--allow-code-execution"):
+                with pytest.raises(UserError, match="--allow-code-execution" + "=unsafe" * (isolation is ROOTS)):
                     code.check_code(chosen)
             else:
                 facts = {"allowed_by": who, "isolation": isolation.name}
                 assert code.code_execution(chosen) == facts, (pair, text, options)
     assert code.code_execution(plan(own, SUITE)) is None, "no such task"
+
+
+def test_programs_of_root_are_permitted_by_name_only(benign):
+    """The flag stands alone or with one value, and takes no word that follows it."""
+    command = ("run", "--suite", suite(CODE), "--pair", f"target={benign}", "--out", "it")
+    for word in ("--allow-code-execution", "--allow-code-execution=unsafe"):
+        assert "no method 'cds'" in refused(*command, word, "--method", "cds")
+    assert call(*command, "--method", "vanilla", "--allow-code-execution=maybe").exit_code == 2
+    assert "Got unexpected extra argument" in call(*command, "--allow-code-execution", "unsafe").output
+    for value, flag in (("unsafe", " --allow-code-execution=unsafe"), (True, " --allow-code-execution"), (None, "")):
+        with permissions.permitted(allow_code_execution=value):
+            assert permissions.flags() == flag
 
 
 def test_what_is_not_isolated_is_said_loudly_and_once(monkeypatch, capsys):

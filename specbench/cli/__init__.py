@@ -3,7 +3,7 @@
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -91,6 +91,12 @@ class Modules(Mapping[str, Any]):
         return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode="markdown")
 
 
+def with_values(words: Iterable[str]) -> list[str]:
+    """The words of a command line, of which options whose value may be left out have one."""
+    left_out = {"--allow-code-execution": "--allow-code-execution=yes"}
+    return [left_out.get(word, word) for word in words]
+
+
 class Commands(TyperGroup):
     """A list of the commands imports all their modules, a call the module of one."""
 
@@ -99,6 +105,9 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_values(args))
 
 
 app = typer.Typer(

@@ -90,7 +90,7 @@ def audit(
     staffed: Staffed,
     machine: Machine,
     out: Annotated[Path | None, Option(help="also write the findings to this JSON file")] = None,
-    allow_code_execution: AllowCodeExecution = False,
+    allow_code_execution: AllowCodeExecution = None,
     allow_entry_point: AllowEntryPoint = None,
 ) -> None:
     """Test whether methods are lossless on this pair and machine. Exit code 1 if one should be but is not.

@@ -265,7 +265,7 @@ class Allowed:
 
     trust_remote_code: TrustRemoteCode = False
     allow_pickle: AllowPickle = False
-    allow_code_execution: AllowCodeExecution = False
+    allow_code_execution: AllowCodeExecution = None
     allow_leak: AllowLeak = False
     allow_entry_point: AllowEntryPoint = None
 
@@ -313,7 +313,7 @@ class ReadAgain:
 class JudgedAgain(ReadAgain):
     """The same, where new answers are scored."""
 
-    allow_code_execution: AllowCodeExecution = False
+    allow_code_execution: AllowCodeExecution = None
 
     def permitted(self) -> AbstractContextManager[None]:
         return permitted(

@@ -218,7 +218,7 @@ def join(
         list[str] | None, Option(metavar="FIELD", help=f"join shards of machines that differ in this: {MACHINE}")
     ] = None,
     task_dir: Annotated[Path | None, Option(help="folder of your own tasks that the run names")] = None,
-    allow_code_execution: AllowCodeExecution = False,
+    allow_code_execution: AllowCodeExecution = None,
 ) -> None:
     """Make one run of the shards that `specbench run --shard K/N` decoded, score it, and print its table.
 

@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from specbench import config
 from specbench.base.environment import MISMATCHES as FIELDS
+from specbench.permissions import UNSAFE
 
 Format = Enum(
     "Format",
@@ -99,12 +100,23 @@ AllowPickle = Annotated[
         "--allow-pickle", help="load weights that are not safetensors; give it again for a run that was started with it"
     ),
 ]
+
+
+class CodeExecution(str, Enum):
+    """Values of --allow-code-execution; without one it is `yes`."""
+
+    yes = "yes"
+    unsafe = UNSAFE
+
+
 AllowCodeExecution = Annotated[
-    bool,
+    CodeExecution | None,
     Option(
         "--allow-code-execution",
+        metavar=f"[={UNSAFE}]",
         help="run programs that models wrote, to score them, and the code of your own task files; the bundled pair on "
-        "bundled tasks needs it only if programs cannot be isolated",
+        f"bundled tasks needs it only if programs cannot be isolated; with ={UNSAFE}, programs may run as root where "
+        "they cannot run as nobody",
     ),
 ]
 AllowLeak = Annotated[

@@ -136,7 +136,7 @@ def train(
     out: Annotated[
         Path | None, Option(help="head file (draft: folder) to write; default: METHOD-PAIR.safetensors (draft-PAIR)")
     ] = None,
-    allow_code_execution: AllowCodeExecution = False,
+    allow_code_execution: AllowCodeExecution = None,
 ) -> None:
     """Train a method's head on calibration documents (never test ones). The same command continues a stopped training.
 

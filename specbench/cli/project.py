@@ -57,7 +57,7 @@ def profile(
     out: Annotated[
         Path | None, Option(help="JSON file to write; default: profile-PAIR.json; with --widths CSV: widths-PAIR.csv")
     ] = None,
-    allow_code_execution: AllowCodeExecution = False,
+    allow_code_execution: AllowCodeExecution = None,
     allow_entry_point: AllowEntryPoint = None,
 ) -> None:
     """Forward times of a pair by block width and context, and the time model that SpecDec++ fits to decoding.

@@ -133,7 +133,7 @@ def tables(
     time_documents: TimeDocuments = 0,
     allow_mismatch: AllowMismatch = None,
     out: Annotated[Path, Option(help="folder for the tables")] = Path("results/tables"),
-    allow_code_execution: AllowCodeExecution = False,
+    allow_code_execution: AllowCodeExecution = None,
     pooled: Pooled,
 ) -> None:
     """Write the papers' tables with our own figures next to them; missing runs are made first.

@@ -44,7 +44,7 @@ def throughput(
     place: Machine,
     out: CellsOut = None,
     format: Annotated[Printed, Option(help="how to print it")] = Printed.table,
-    allow_code_execution: AllowCodeExecution = False,
+    allow_code_execution: AllowCodeExecution = None,
 ) -> None:
     """Tokens per second in fixed batches, by the target alone and by methods that speculate, interleaved.
 

@@ -16,6 +16,11 @@ def code_execution(plan: Plan) -> dict[str, str] | None:
     from specbench.tasks import sandbox  # here and below: few tasks run code
 
     isolation = sandbox.isolation()
+    if isolation.name == sandbox.UNSAFE and not permissions.code_execution_allowed(unsafe=True):
+        raise UserError(
+            f"{', '.join(tasks)}: scoring runs what models wrote, and {isolation.missing}; install bubblewrap, run "
+            f"specbench as another user, or permit it with --allow-code-execution={permissions.UNSAFE}"
+        )
     if permissions.code_execution_allowed():
         return {"allowed_by": "flag", "isolation": isolation.name}
     bundled = plan.pair.bundled and all(plan.info(task).hub is None for task in tasks)

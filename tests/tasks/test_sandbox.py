@@ -179,6 +179,25 @@ def test_the_best_isolation_that_works_is_taken(monkeypatch: pytest.MonkeyPatch)
     assert passes("pass").passed
 
 
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+def test_root_that_may_not_become_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container without rights: its programs are root, and the isolation says so by its name."""
+
+    def refused(folder: str) -> None:
+        raise UserError("the sandbox for generated programs did not start: Operation not permitted")
+
+    monkeypatch.setattr(sandbox, "problem_of", {"bubblewrap": "not here", "namespaces": "not allowed"}.get)
+    monkeypatch.setattr(launch, "_give_away", refused)
+    means = sandbox.isolation()
+    assert (means.name, means.complete) == ("unsafe", False)
+    assert "run as root" in means.missing and "read and write every file of root's" in means.missing
+    assert means.missing.endswith("limits: Operation not permitted)")
+    assert passes("import os\nassert os.getuid() == 0 and not os.listdir()\nopen('left', 'w').write('x')").passed
+    assert passes("import os\nassert not os.listdir()").passed
+    assert not passes("import os\nos.fork()").passed and not passes("import socket\nsocket.socket()").passed
+
+
 def test_an_isolation_that_leaves_something_open_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe looks; it does not believe that a call which did not fail has shut something."""
     if why := lacking("namespaces"):

@@ -1,10 +1,11 @@
 """The sandbox: runs one generated Python program and its unit tests in isolation, and reports whether it passed.
 
-There are three kinds of isolation; the best one that works on this machine is found by trying, once (`isolation`):
+There are four kinds of isolation; the best one that works on this machine is found by trying, once (`isolation`):
 
 - bubblewrap: the `bwrap` program makes namespaces and a file system root for the program;
 - namespaces: our own system calls do the same, as root (the program is nobody) or in a user namespace;
 - limits: neither is available. `Isolation.missing` names what is then not isolated.
+- unsafe: the same where root may not become another user, as in a container without rights: the program is root.
 
 In the first two the program sees a file system of the interpreter's own files, read-only and without installed
 packages, and one empty folder of 64 MiB that it may write to. It sees no other process, no network and no device but
@@ -22,7 +23,8 @@ verdict. So whatever a program does to its own interpreter, it is judged by the 
 Tests and solution do not share objects. So tests see other things than in one interpreter where a solution changes its
 arguments in place, returns an argument itself, or answers with objects of classes of its own, which equal nothing but
 themselves. Nor does the sandbox protect from a fault of the kernel or of the processor. Under `limits` a program can
-read and write whatever the user can, the tests' source among them; that of root runs as nobody.
+read and write whatever the user can, the tests' source among them; that of root runs as nobody. Under `unsafe` it can
+write root's files, so that it may change what the next program is judged by.
 """
 
 import functools
@@ -38,6 +40,7 @@ from specbench.tasks.sandbox.launch import readable, run_in
 from specbench.tasks.sandbox.unit_tests import UnitTests
 
 COMPLETE = ("bubblewrap", "namespaces")
+LIMITS, UNSAFE = "limits", "unsafe"
 PROBE_SECONDS = 20.0
 PROBE_MB = 512
 # Passes if modules load and everything else is refused.
@@ -81,17 +84,19 @@ def isolation() -> Isolation:
         if problem is None:
             return Isolation(kind, True, "")
         reasons.append(f"{kind}: {problem}")
-    reach = "read every file that all users can" if os.getuid() == 0 else "read and write every file that you can"
-    missing = [reach]
-    if not run_in("limits", _NO_NETWORK, seconds=PROBE_SECONDS, memory_mb=PROBE_MB).passed:
+    kind, user = LIMITS, ""
+    missing = ["read and write every file that you can"]
+    if os.getuid() == 0:
+        missing = ["read every file that all users can"]
+        if problem := _start_problem(LIMITS):
+            kind, user, missing = UNSAFE, " as root", ["read and write every file of root's"]
+            reasons.append(f"limits: {problem}")
+    if not run_in(kind, _NO_NETWORK, seconds=PROBE_SECONDS, memory_mb=PROBE_MB).passed:
         missing.append("reach the network")
-    if not run_in("limits", _NO_PROCESS, seconds=PROBE_SECONDS, memory_mb=PROBE_MB).passed:
+    if not run_in(kind, _NO_PROCESS, seconds=PROBE_SECONDS, memory_mb=PROBE_MB).passed:
         missing.append("start processes")
-    return Isolation(
-        "limits",
-        False,
-        f"generated programs run with resource limits alone and can {' and '.join(missing)} ({'; '.join(reasons)})",
-    )
+    what = f"generated programs run{user} with resource limits alone and can {' and '.join(missing)}"
+    return Isolation(kind, False, f"{what} ({'; '.join(reasons)})")
 
 
 def problem_of(kind: str) -> str | None:
@@ -101,6 +106,11 @@ def problem_of(kind: str) -> str | None:
         top=json.dumps(["dev", "proc", jail.WORK.strip("/"), *{path.split("/")[1] for path in readable()}]),
         library=json.dumps(os.path.dirname(os.__file__)),
     )
+    return _start_problem(kind, program)
+
+
+def _start_problem(kind: str, program: str = "") -> str | None:
+    """The reason why a program does not pass under a kind of isolation; None if it does."""
     try:
         outcome = run_in(kind, program, seconds=PROBE_SECONDS, memory_mb=PROBE_MB)
     except UserError as error:

@@ -12,7 +12,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -68,18 +68,22 @@ class Outcome:
 
 
 def run_in(kind: str, program: str, tests: UnitTests = NO_TESTS, *, seconds: float, memory_mb: int) -> Outcome:
-    """Run `program` to its end, then `tests` on it, in the isolation `kind`: bubblewrap, namespaces or limits.
+    """Run `program` to its end, then `tests` on it, in the isolation `kind`: bubblewrap, namespaces, limits or unsafe.
 
     Raises UserError if the isolation does not work here.
     """
+    alone = kind in ("limits", "unsafe")
+    nobody = os.getuid() == 0 and kind in ("namespaces", "limits")  # bubblewrap sees to it itself
     work = {
-        "kind": kind,
+        "alone": alone,
+        "namespaces": kind == "namespaces",
+        "nobody": nobody,
         "program": _bytes(program),
         "seconds": float(seconds),
         "size": WRITABLE_MB << 20,
         "readable": readable(),
         "hidden": _hidden(),
-        "library": _library() if kind == "limits" and os.getuid() == 0 else [],
+        "library": _library() if alone and nobody else [],
         "limits": {
             "CPU": int(seconds) + 1,
             "AS": memory_mb << 20,
@@ -95,7 +99,7 @@ def run_in(kind: str, program: str, tests: UnitTests = NO_TESTS, *, seconds: flo
     tried = {"setup": _bytes(tests.setup), "names": list(tests.names), "text": _bytes(tests.text)}
     messages = (marshal.dumps((_modules(), work)), marshal.dumps(tried))
     data = b"".join(len(part).to_bytes(4, "big") + part for part in messages)
-    with _working_folder(kind) as folder, _closed_to_others(kind):
+    with _own_folder(nobody) if alone else nullcontext("/") as folder, _closed_to_others() if alone else nullcontext():
         verdict, detail = _ask(command, data, folder, seconds)
     return _judge(verdict, detail)
 
@@ -104,21 +108,24 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _working_folder(kind: str) -> AbstractContextManager[str]:
-    """The folder that the launched interpreter starts in; in a new file system, the program's folder is made inside."""
-    return _own_folder() if kind == "limits" else nullcontext("/")
-
-
 @contextmanager
-def _own_folder() -> Iterator[str]:
-    """A new folder for a program, which is nobody's if this is root. Whatever the program made of it is removed."""
+def _own_folder(nobody: bool) -> Iterator[str]:
+    """A new folder for a program, nobody's or this user's. Whatever the program made of it is removed."""
     folder = tempfile.mkdtemp(prefix="specbench-")
-    if os.getuid() == 0:
-        os.chown(folder, jail.NOBODY, jail.NOBODY)
     try:
+        if nobody:
+            _give_away(folder)
         yield folder
     finally:
         remove(folder)
+
+
+def _give_away(folder: str) -> None:
+    """Make a folder nobody's. Raises UserError where root may not."""
+    try:
+        os.chown(folder, jail.NOBODY, jail.NOBODY)
+    except OSError as error:
+        raise UserError(f"the sandbox for generated programs did not start: {error.strerror}") from None
 
 
 @functools.cache
@@ -147,9 +154,9 @@ def _library() -> list[str]:
 
 
 @contextmanager
-def _closed_to_others(kind: str) -> Iterator[None]:
+def _closed_to_others() -> Iterator[None]:
     """Nobody may read this process's memory or write to its files through /proc, where the program sees /proc."""
-    if kind != "limits" or jail.control(jail.PR_GET_DUMPABLE, 0) != 1:
+    if jail.control(jail.PR_GET_DUMPABLE, 0) != 1:
         yield
         return
     jail.control(jail.PR_SET_DUMPABLE, 0)

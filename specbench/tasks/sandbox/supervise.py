@@ -33,16 +33,17 @@ LOOK_SECONDS = 0.002
 def supervise(work: dict[str, Any], message: Callable[[], Any]) -> NoReturn:
     """Isolate this process, run the program and the tests in two others, and write a line to the standard output.
 
-    `work`: kind, program, seconds, limits, size (bytes that may be written), readable, hidden, library (folders
-    of the standard library, where its own cannot be read). `message` reads the
-    tests from the standard input. The line is `unable REASON`, or what `_watch` returns.
+    `work`: program, seconds, limits, size (bytes that may be written), readable, hidden, library (folders of the
+    standard library, where its own cannot be read), alone (nothing but limits isolates), namespaces (they are made
+    here), nobody (root's programs are). `message` reads the tests from the standard input. The line is `unable REASON`,
+    or what `_watch` returns.
     """
     try:
         _shut_in(work)
         jail.control(jail.PR_SET_DUMPABLE, 0)  # nobody may look into this process and its children
         children, begun, verdict = _begin(work, message)
         line = _watch(children, begun, verdict, work["seconds"])
-        if work["kind"] == "limits":  # otherwise they end with their namespace
+        if work["alone"]:  # otherwise they end with their namespace
             _kill_orphans()
     except OSError as error:
         line = f"unable {error.strerror or error}" + (f" ({error.filename})" if error.filename else "")
@@ -55,10 +56,10 @@ def supervise(work: dict[str, Any], message: Callable[[], Any]) -> NoReturn:
 def _shut_in(work: dict[str, Any]) -> None:
     """Isolate this process and those that it will fork."""
     jail.die_with_parent()
-    if work["kind"] == "limits":
+    if work["alone"]:
         jail.control(jail.PR_SET_CHILD_SUBREAPER, 1)
         return
-    if work["kind"] == "namespaces":
+    if work["namespaces"]:
         jail.unshare()
         first = os.fork()
         if first:  # outside the new process ids; it waits, so that killing it kills them all
@@ -107,7 +108,7 @@ def _confine(work: dict[str, Any], errors: int | None, read: int, write: int, be
         os.closerange(len(kept), 1 << 16)
         for name in set(os.environ) - {"LC_CTYPE"}:
             del os.environ[name]
-        jail.give_up_rights(work["limits"], become_nobody=work["kind"] != "bubblewrap" and os.getuid() == 0)
+        jail.give_up_rights(work["limits"], become_nobody=work["nobody"] and os.getuid() == 0)
         if work["library"]:
             sys.path[:] = work["library"]
             sys.path_importer_cache.clear()
