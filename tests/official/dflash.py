@@ -49,12 +49,13 @@ def prompt(seed: int) -> list[int]:
     return torch.randint(WORDS, (3 + seed % 9,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def case(seed: int, module: Any) -> dict[str, Any]:
+def case(seed: int, module: Any, model: Any, generate: Any) -> dict[str, Any]:
+    """A text and its drafts by a head of the class `model` in a module, with `generate` of head, target and prompt."""
     size = BLOCKS[seed % len(BLOCKS)]
     chosen = {"target_layer_ids": READ, "mask_token_id": MASK}
     facts = Qwen3Config(**config(2), block_size=size, num_target_layers=LAYERS, dflash_config=chosen)
     facts._attn_implementation = "eager"
-    head = module.DFlashDraftModel(facts).double().eval()
+    head = model(facts).double().eval()
     head.load_state_dict(weights(head, 1000 + seed))
     drafts: list[list[int]] = []
     own = module.sample
@@ -66,7 +67,7 @@ def case(seed: int, module: Any) -> dict[str, Any]:
         return tokens
 
     module.sample = kept
-    made = module.dflash_generate(head, target(seed), torch.tensor([prompt(seed)]), NEW, None, 0.0, return_stats=False)
+    made = generate(head, target(seed), torch.tensor([prompt(seed)]))
     module.sample = own
     text = made[0, len(prompt(seed)) :].tolist()
     return {"seed": seed, "block": size, "text": text, "drafts": drafts}
@@ -77,7 +78,11 @@ def main(checkout: str, out: str, count: str = "24") -> None:
     import model
 
     model.DynamicCache = Cropped  # type: ignore[misc]
-    cases = [case(seed, model) for seed in range(int(count))]
+
+    def generate(head: Any, target: Any, ids: torch.Tensor) -> Any:
+        return model.dflash_generate(head, target, ids, NEW, None, 0.0, return_stats=False)
+
+    cases = [case(seed, model, model.DFlashDraftModel, generate) for seed in range(int(count))]
     Path(out).write_text("[\n" + ",\n".join(map(json.dumps, cases)) + "\n]\n")
 
 

@@ -191,9 +191,8 @@ class DynamicDrafter:
                     logits.append(adapter.forward(stand[has:], features=states[has:rows]).logits)
                 said.append(torch.cat(logits))
         right, chances = compared(said, scored.logits[:rows])
-        if drafted and not right[at].all():  # at T > 0 a token may be accepted that the target likes less than another
-            places = int(right[at].argmin()) + 1
-            right, chances = right[:, :places], chances[:, :places]
+        if drafted:  # at T > 0 a token may be accepted that the target likes less than another
+            right, chances = until_wrong(right, chances, at)
         if self.of_prompt is not None:
             right, chances = (np.concatenate(both, 1) for both in zip(self.of_prompt, (right, chances), strict=True))
             self.of_prompt = None
@@ -207,6 +206,14 @@ def compared(said: Sequence[Tensor], target: Tensor) -> Compared:
     chances, tokens = torch.stack([wide(logits).softmax(-1) for logits in said]).max(-1)
     both = torch.stack([(tokens == target.argmax(-1)).to(chances), chances]).cpu().double().numpy()
     return both[0] == 1, both[1]
+
+
+def until_wrong(right: NDArray[np.bool_], chances: NDArray[np.float64], at: int) -> Compared:
+    """Shadow tokens [E, n] up to the first wrong one of exit `at`, with it."""
+    if right[at].all():
+        return right, chances
+    places = int(right[at].argmin()) + 1
+    return right[:, :places], chances[:, :places]
 
 
 class DynamicExit(Headed, Stateless):

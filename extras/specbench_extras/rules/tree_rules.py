@@ -19,7 +19,7 @@ from specbench.methods.trees.kseq import kseq_chances
 from specbench.methods.trees.rsd import given_earlier, merged
 from specbench.studies.read_again import drafts_in_context
 
-EPSILON, DELTA = 0.3, 0.09  # the defaults of Medusa's evaluate_posterior; those of lossy.yaml are its generation's
+EPSILON, DELTA = 0.09, 0.3  # those of lossy.yaml: of medusa_generate in the official code
 
 # A drawn tree of K tokens and the target's p [K + 1, V] after the context and each of them -> expected accepted ones.
 TreeRule = Callable[[Draft, Tensor], float]

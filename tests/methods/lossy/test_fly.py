@@ -1,5 +1,6 @@
 """FLy against hand-worked masks and two naive scans, its neutral settings, and its drafter that looks its tokens up."""
 
+import itertools
 import math
 
 import numpy as np
@@ -12,6 +13,7 @@ from gates import DEVICE, GREEDY, decode, lively_prompt, pair, sps, tiny
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from judging import assert_rounds, assert_same_rounds, judged
+from official_cases import official_cases
 from recalled import recalled
 from watched import Told, reads_of_tensors
 
@@ -20,7 +22,7 @@ from specbench.engine.drafters import ModelDrafter
 from specbench.engine.lengths import Lengths
 from specbench.engine.sampling import pick
 from specbench.engine.session import Session
-from specbench.engine.types import Sampling
+from specbench.engine.types import Sampling, Scored
 from specbench.methods.lossy.fly import FLy, LookupDrafter, Settings, lookup
 
 SAMPLED = Sampling(1.0, top_p=0.9)
@@ -35,6 +37,67 @@ def chosen(**changes) -> Settings:
 def fly(architecture: str = "llama", **changes) -> FLy:
     target, draft = pair(architecture)
     return FLy(Session(target, "target"), ModelDrafter(Session(draft, "draft")), chosen(**changes))
+
+
+def official_scores(tokens: list[int], draft: bool) -> list[float]:
+    """The models of tests/official/fly.py."""
+    last, before = tokens[-1], tokens[-2] if len(tokens) > 1 else 0
+    mixed = (7 * last + 3) * (2 + before % 3) + len(tokens) // 24
+    row = [((mixed + 1) * (word + 3) * (word + 10) % 211 + word / 64) / (300 if last % 3 else 30) for word in range(20)]
+    if draft and len(tokens) % 9 == 5:
+        order = sorted(range(20), key=lambda word: -row[word])
+        row[order[0]], row[order[1]] = row[order[1]], row[order[0]]
+    return row
+
+
+class Official:
+    """A session over them; the target tells `first` after the prompt."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, draft: bool, first: int = 0) -> None:
+        self.draft, self.first, self.text = draft, first, []
+
+    def __len__(self):
+        return len(self.text)
+
+    def restart(self, prompt):
+        self.truncate(0)
+        return self.forward(prompt)
+
+    def forward(self, tokens, **_):
+        begun, self.text = len(self.text), [*self.text, *map(int, tokens)]
+        rows = [official_scores(self.text[: end + 1], self.draft) for end in range(begun, len(self.text))]
+        if not begun and not self.draft:
+            rows[-1] = [float(word == self.first) for word in range(20)]
+        return Scored(torch.tensor(rows))
+
+    def catch_up(self, context, hidden=()):
+        known = next((at for at, both in enumerate(zip(self.text, context, strict=False)) if both[0] != both[1]), None)
+        self.truncate(min(len(self.text), len(context) - 1) if known is None else known)
+        return self.forward(context[len(self.text) :])
+
+    def draft_chain(self, *_): ...
+
+    def truncate(self, length):
+        del self.text[length:]
+
+    def keep(self, start, path):
+        self.truncate(start + len(path))
+
+
+def test_rounds_are_those_of_its_own_code():
+    """12 greedy texts with blocks of 9, 15 and 25, half of them drafted by look-up."""
+    kept = 0
+    for case in official_cases("fly"):
+        draft, prompt = Official(True), case["prompt"][:-1]
+        drafter = LookupDrafter(draft, 4, 6) if case["ngram"] else ModelDrafter(draft)
+        method = FLy(Official(False, case["prompt"][-1]), drafter, chosen(gamma=case["gamma"]))
+        made = itertools.islice(method.rounds(prompt, GREEDY, torch.Generator()), 1 + len(case["rounds"]))
+        rounds = list(made)[1:]
+        assert [each.tokens for each in rounds] == case["rounds"]
+        kept += sum(len(each.verdict.rescued) for each in rounds)
+    assert kept > 12
 
 
 # Rows over 8 tokens; the draft is always token 1. `.` a match, `o` a match where the target is unsure, `s` a mismatch

@@ -14,6 +14,7 @@ import torch
 from gates import DEVICE, decode, lively
 from judging import assert_rounds
 from law import fit
+from official_cases import official_cases
 from refusals import one_line_error
 from torch import nn
 from watched import Told
@@ -32,7 +33,15 @@ from specbench.training.answered import Answered
 from specbench.training.kangaroo import Training, first_adapter
 from specbench.training.recipe import load_recipe
 from specbench_extras.del_ import del_
-from specbench_extras.del_.del_ import DynamicDrafter, DynamicExit, Settings, Shadows, best_choice, exit_adapters
+from specbench_extras.del_.del_ import (
+    DynamicDrafter,
+    DynamicExit,
+    Settings,
+    Shadows,
+    best_choice,
+    exit_adapters,
+    until_wrong,
+)
 from specbench_extras.del_.recipe import DelRecipe
 
 ALPHA = 1e-4  # of a right rule being refused; a wrong one must fall below it
@@ -64,6 +73,32 @@ EXITS = [1, 2, 3]
 )
 def test_the_choice_has_the_most_tokens_per_layer(agreements, exits, layers, most, expected):
     assert best_choice(agreements, exits, layers, most) == expected
+
+
+def test_choices_and_thresholds_are_those_of_its_own_code():
+    """Eight rounds of 8 models, shadow tokens of the prompt among those of the first."""
+    drafting = 0
+    for case in official_cases("del"):
+        exits, choice = list(range(1, case["layers"])), (0, 1)
+        shadows = Shadows(len(exits), 0.95)
+        for each in case["rounds"]:
+            assert each["before"] == [exits[choice[0]], choice[1]]
+            right, chances = np.array(each["right"]) == 1, np.array(each["chances"])
+            text, after = (right[:, : each["prompt"]], chances[:, : each["prompt"]]), slice(each["prompt"], None)
+            told = (right[:, after], chances[:, after])
+            if choice[1]:
+                told = until_wrong(*told, choice[0])
+                drafting += 1
+            shadows.add(*(np.concatenate(both, 1) for both in zip(text, told, strict=True)))
+            choice = best_choice(shadows.agreements(), exits, case["layers"], 17)
+            assert [exits[choice[0]], choice[1]] == each["chosen"]
+            threshold = shadows.threshold(choice[0])
+            assert (
+                math.isnan(threshold)
+                if each["threshold"] is None
+                else threshold == pytest.approx(each["threshold"], abs=1e-5)
+            )
+    assert drafting > 20
 
 
 def test_statistics_fade_and_the_threshold_lies_between_right_and_wrong_tokens():
