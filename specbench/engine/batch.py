@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from specbench.base.errors import UserError
 from specbench.engine.runtimes.eager import attention
+from specbench.engine.runtimes.states import mixers
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Watch
 
@@ -25,6 +27,9 @@ class Batch:
         watch: Watch | None = None,
         vocabulary: int | None = None,
     ) -> None:
+        if mixers(model):
+            kind = type(model).__name__
+            raise UserError(f"{kind} has a state, which fixed batches cannot roll back; choose another model or method")
         self.model, self.role, self._watch = model, role, watch or Unwatched()
         self.device = model.device
         self.vocabulary = vocabulary or model.config.get_text_config().vocab_size

@@ -15,7 +15,7 @@ import torch
 
 from specbench.engine.clock import BatchStopwatch, RowStopwatch
 from specbench.engine.generate import Ending
-from specbench.engine.runtimes.batched import Job, RowRunner
+from specbench.engine.runtimes.batched import Job, RowRunner, StateRow
 from specbench.engine.runtimes.slots import Feed
 from specbench.engine.types import Round
 
@@ -33,7 +33,7 @@ class Row:
     finished: list[Round] = field(default_factory=list)
     error: Exception | None = None  # what ended it early
     shared: Any = None  # what its method last shared with those of the other rows
-    runners: set[RowRunner] = field(default_factory=set)
+    runners: set[RowRunner | StateRow] = field(default_factory=set)
 
     @property
     def ended(self) -> bool:
@@ -125,7 +125,7 @@ def next_rounds(rows: Sequence[Row], stopwatch: BatchStopwatch, together: Sequen
     jobs = {Job(partial(next, row.rounds)): row for row in rows}
     for job, row in jobs.items():
         job.text, job.texts = row, together
-    waiting: dict[Job, tuple[RowRunner, Feed]] = {}
+    waiting: dict[Job, tuple[RowRunner | StateRow, Feed]] = {}
 
     def resume(job: Job, go_on: Callable[[], Any]) -> None:
         """Let a job go on until it waits for a forward, or until its round is over."""
@@ -157,7 +157,7 @@ def next_rounds(rows: Sequence[Row], stopwatch: BatchStopwatch, together: Sequen
             resume(job, partial(job.switch, answer))
 
 
-def smallest(waiting: dict[Job, tuple[RowRunner, Feed]]) -> list[Job]:
+def smallest(waiting: dict[Job, tuple[RowRunner | StateRow, Feed]]) -> list[Job]:
     """The jobs that wait for the smallest model, of those whose forwards can be computed as one.
 
     Of models that are equally large, the last one: methods name their target first.

@@ -16,6 +16,7 @@ from specbench.engine.penalties import OFF, Change
 from specbench.engine.prefix import Kept, Prefixes
 from specbench.engine.runtimes.chains import Chain, Chaining
 from specbench.engine.runtimes.eager import EAGER
+from specbench.engine.runtimes.states import StateRunner
 from specbench.engine.runtimes.types import LAST as LAST
 from specbench.engine.runtimes.types import Borrowed, Reads, Runner, Runtime
 from specbench.engine.sampling import likeliest
@@ -70,6 +71,7 @@ class Session:
         self.prefixes = prefixes
         self.trees = trees
         self._runner = self.new_runner()
+        self._states = self._runner if isinstance(self._runner, StateRunner) else None  # it may read tokens again
         if self.device != model.device:
             from specbench.engine.runtimes.away import Away
 
@@ -127,7 +129,7 @@ class Session:
             tokens = tokens[len(self.prefixes.tokens) :]
         ids = tokens if isinstance(tokens, Tensor) else self._send(tokens)
         width = ids.shape[0]
-        with self._watch.forward(self.role, width, self._length):
+        with self._watched(width):
             reads = self._reads(parents, width, together) if parents is not None or together or self._tree else None
             logits, states = self._runner.forward(ids, keep, hidden, features, reads)
         self._fed_too(tokens)
@@ -136,6 +138,11 @@ class Session:
         if logits.shape[1] != self.vocabulary:
             logits = logits[:, : self.vocabulary]
         return self._scored(logits, states)
+
+    def _watched(self, width: int, *passes: int) -> AbstractContextManager[None]:
+        """The watch of a forward of `width` new tokens, and of those that a model with a state reads again."""
+        behind = self._states.behind if self._states else 0
+        return self._watch.forward(self.role, width + behind, self._length - behind, *passes)
 
     def _scored(self, logits: Tensor, states: Tensor | None) -> Scored:
         """What the model says after its last tokens, checked, and changed by penalties and a constraint."""
@@ -249,7 +256,7 @@ class Session:
             return None
         unread = self._roll_back(context)
         ids = self._send(unread)
-        with self._watch.forward(self.role, len(unread) + count - 1, self._length, count):
+        with self._watched(len(unread) + count - 1, count):
             chain = self._chaining.chain(ids, count, self.vocabulary, sampling, rng)
         if chain.ids is not None:
             self._fed_too([*unread, *chain.ids[:-1]])

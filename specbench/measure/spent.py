@@ -12,6 +12,7 @@ from typing import Any
 from specbench.base.folder import member
 from specbench.engine.clock import now
 from specbench.engine.models.pair import Pair
+from specbench.engine.runtimes.states import counted
 from specbench.results.spent import FILE, read_seconds
 
 
@@ -38,8 +39,11 @@ class Spent(dict[str, float]):
 
 
 def setup_seconds(pair: Pair) -> dict[str, float]:
-    """Seconds spent so far on exports, compilations, captures, what methods do besides, and shared prefixes."""
-    return {**pair.runtime.seconds, **pair.seconds, "prefix": pair.prefixes.seconds}
+    """Seconds spent so far on exports, compilations, captures, what methods do besides, and shared prefixes.
+
+    And what rollbacks of models with a state cost, within decoding.
+    """
+    return {**pair.runtime.seconds, **pair.seconds, "prefix": pair.prefixes.seconds, **counted(pair.models.values())}
 
 
 def since(pair: Pair, before: Mapping[str, float]) -> dict[str, float]:

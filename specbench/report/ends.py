@@ -11,8 +11,9 @@ from specbench.results.stored import StoredRun
 
 
 def spent_lines(folder: Path, summary: pd.DataFrame) -> list[str]:
-    """A line about the time of a finished run, and one about its memory; none where they are not known."""
-    return [line for line in (where_time_went(folder), where_memory_went(StoredRun(folder), summary)) if line]
+    """Lines about the time, the states and the memory of a finished run; none where they are not known."""
+    lines = where_time_went(folder), what_states_cost(folder), where_memory_went(StoredRun(folder), summary)
+    return [line for line in lines if line]
 
 
 def where_time_went(folder: Path) -> str:
@@ -24,6 +25,15 @@ def where_time_went(folder: Path) -> str:
     rest = total - sum(stored.get(part, 0.0) for part in PARTS)
     shares = [(part, stored.get(part, 0.0) / total) for part in PARTS] + [("the rest", rest / total)]
     return f"time:    {duration(total)}: " + ", ".join(f"{part} {share:.0%}" for part, share in shares)
+
+
+def what_states_cost(folder: Path) -> str:
+    """A line about the rollbacks of models with a state; empty where there are none."""
+    stored = read_seconds(member(folder, FILE))
+    if not (copies := stored.get("state copies")):
+        return ""
+    each, again = amount(stored["state bytes"] / copies), f"{stored['state again']:,.0f} tokens read again"
+    return f"states:  {copies:,.0f} copies of {each} in {duration(stored['state seconds'])}, {again}"
 
 
 def where_memory_went(run: StoredRun, summary: pd.DataFrame) -> str:

@@ -8,7 +8,7 @@ from screens import output
 from specbench.engine.models.architectures import architectures
 
 ROWS = {row["architecture"]: row for row in architectures()}
-SHORT = ("gemma3_text", "gpt_oss", "mpt", "mamba2")  # windows, experts and sinks, chains only, no rollback
+SHORT = ("gemma3_text", "gpt_oss", "mpt", "lfm2", "xlstm")  # windows, experts and sinks, chains only, a state, refused
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ def row(kind: str) -> dict[str, str]:
     except Exception as error:  # a configuration that this version of transformers does not build
         return {"architecture": kind, "vanilla": f"not built: {reason(error)}"}
     cells = {"architecture": kind, "model": type(target).__name__}
-    session = Session(target, "target")
     try:
+        session = Session(target, "target")
         check_rollback(session)
     except UserError as error:
         return cells | {"vanilla": reason(error).removeprefix(f"{cells['model']} cannot be used: ")}

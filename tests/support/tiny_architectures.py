@@ -132,7 +132,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     | {"n_routed_experts": 4, "zero_expert_num": 2},
     # Text parts of multimodal models
     "gemma3": {"text_config": COMMON | SLIDING | {"query_pre_attn_scalar": 8}, "vision_config": VISION},
-    # Without rollback
+    # With a state, alone or next to attention
     "mamba": {"state_size": 8},
     "mamba2": MAMBA2,
     "falcon_mamba": {"state_size": 8},
@@ -153,7 +153,18 @@ FIELDS: dict[str, dict[str, Any]] = {
     "qwen3_next": LINEAR | ROUTED,
     "qwen3_5_text": LINEAR,
     "olmo_hybrid": LINEAR,
-    "deepseek_v32": DEEPSEEK | LATENT | {"index_topk": 8, "index_head_dim": 8, "index_n_heads": 2},
+    "qwen3_5_moe_text": LINEAR | ROUTED | {"shared_expert_intermediate_size": 24},
+    "lfm2_moe": ROUTED | {"layer_types": ["conv", "full_attention"] * 2, "num_dense_layers": 1},
+    "lfm3": ROUTED | {"layer_types": ["conv", "full_attention"] * 2, "num_dense_layers": 1},
+    "bailing_hybrid": DEEPSEEK | LATENT | LINEAR | ROUTED,
+    "zamba": {"layers_block_type": ["mamba", "hybrid"] * 2, "mamba_d_state": 8, "n_mamba_heads": 2, "mamba_dt_rank": 8}
+    | {"attention_hidden_size": 64, "attention_head_dim": 16},
+    # With an index of what attention reads; of few heads, all scores of a token may be 0, and a tie is anyone's
+    "deepseek_v32": DEEPSEEK | LATENT | {"index_topk": 8, "index_head_dim": 8, "index_n_heads": 32},
+    "glm_moe_dsa": DEEPSEEK | LATENT | {"index_topk": 8, "index_head_dim": 8, "index_n_heads": 32},
+    "axk2": DEEPSEEK | LATENT,
+    # Without rollback
+    "xlstm": {},
 }
 
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from specbench.engine.runtimes.mixers import has_more_than_keys
+
 
 class Form(NamedTuple):
     """The parts of a decoder layer that have weights, by sublayer: h + attention(h), then h + mlp(h).
@@ -38,6 +40,8 @@ def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
         raise ValueError("it has no list of decoder layers")
     if getattr(model.config.get_text_config(), "num_kv_shared_layers", None):
         raise ValueError("its layers share keys and values")
+    if has_more_than_keys(model):
+        raise ValueError("its layers cache more than keys and values")
     for layer in layers:
         _form(layer)
     return layers

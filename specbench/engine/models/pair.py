@@ -21,6 +21,7 @@ from specbench.engine.penalties import OFF, Change, Penalties
 from specbench.engine.prefix import Prefixes
 from specbench.engine.rounding import off, tolerance
 from specbench.engine.runtimes.eager import EAGER
+from specbench.engine.runtimes.states import facts
 from specbench.engine.runtimes.types import Runtime
 from specbench.engine.session import Session, positions
 from specbench.engine.types import NotFinite, Watch
@@ -170,7 +171,7 @@ class Pair:
     def describe(self) -> dict[str, dict[str, object]]:
         """The description of each model that a manifest keeps."""
         described = {
-            role: _describe(model, self.specs.get(role)) | self.hashes.get(role, {})
+            role: _describe(model, self.specs.get(role)) | self.hashes.get(role, {}) | facts(model)
             for role, model in self.models.items()
         }
         for role, translation in self.translations.items():

@@ -13,8 +13,11 @@ from greenlet import getcurrent, greenlet
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.eager_rows import EagerRows
-from specbench.engine.runtimes.slots import Answer, Feed, Slots
+from specbench.engine.runtimes.mixers import Mixers
+from specbench.engine.runtimes.slots import Answer, Feed
+from specbench.engine.runtimes.states import StateRunner, mixers
 from specbench.engine.runtimes.static import STATIC, in_chunks
 from specbench.engine.runtimes.static_rows import StaticRows
 from specbench.engine.runtimes.types import Lent, Made, Reads, Runtime, check_batches
@@ -25,12 +28,11 @@ CHUNK = 512  # tokens of a chain that are fed at a time
 class Rows(Protocol):
     """Forwards of one model that feed several of its sequences."""
 
-    slots: Slots
     size: int  # the parameters of the model
     order: int  # how many models of the runtime came before
     sequences: int  # that were made
 
-    def forward(self, fed: Sequence[tuple["RowRunner", Feed]]) -> list[Answer]:
+    def forward(self, fed: Sequence[tuple[Any, Feed]]) -> list[Answer]:
         """What each sequence's own `Runner.forward` would return. Fills their caches, in place."""
 
 
@@ -44,14 +46,18 @@ class Batched(Runtime):
         self._rows: weakref.WeakKeyDictionary[PreTrainedModel, Rows] = weakref.WeakKeyDictionary()
         self._made: dict[Hashable, Any] = {}
 
-    def runner(self, model: PreTrainedModel) -> "RowRunner":
-        rows = self._rows.get(model)
+    def runner(self, model: PreTrainedModel) -> "RowRunner | StateRow":
+        rows: Any = self._rows.get(model)
+        found = mixers(model) if self.base == EAGER.name else None
         if rows is None:
-            rows = StaticRows(STATIC.lean(model)) if self.base == "static" else EagerRows(model)
+            if found:
+                rows = StateRows(model)
+            else:
+                rows = StaticRows(STATIC.lean(model)) if self.base == "static" else EagerRows(model)
             rows.order = len(self._rows)
             self._rows[model] = rows
         rows.sequences += 1
-        return RowRunner(rows)
+        return StateRow(model, found, found.way, rows) if found else RowRunner(rows)
 
     def equal(self, model: PreTrainedModel) -> bool:
         return self.base == STATIC.name and STATIC.equal(model)
@@ -102,11 +108,20 @@ def shared() -> list[Any]:
     return [text.shared for text in job.texts if text.shared is not None] if isinstance(job, Job) else []
 
 
-class RowRunner:
-    """One sequence of a batch; outside of a `Job` its forwards are computed at once, alone."""
+def fed(runner: Any, feed: Feed) -> Answer:
+    """What a sequence is answered: in a `Job` when the forwards of all are computed, else at once, alone."""
+    job = getcurrent()
+    answer: Answer = (
+        job.parent.switch(runner, feed) if isinstance(job, Job) else runner.rows.forward([(runner, feed)])[0]
+    )
+    return answer
 
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
+
+class RowRunner:
+    """One sequence of a batch."""
+
+    def __init__(self, rows: EagerRows | StaticRows) -> None:
+        self.rows: Any = rows
         self.slot = -1
         self.length = 0
 
@@ -115,12 +130,7 @@ class RowRunner:
     ) -> Answer:
         if ids.shape[0] > CHUNK and not reads:
             return in_chunks(self.forward, ids, keep, hidden, features, CHUNK)
-        feed = Feed(ids, keep, hidden, features, reads)
-        job = getcurrent()
-        if isinstance(job, Job):
-            answer: Answer = job.parent.switch(self, feed)
-        else:
-            (answer,) = self.rows.forward([(self, feed)])
+        answer = fed(self, Feed(ids, keep, hidden, features, reads))
         self.length += ids.shape[0]
         return answer
 
@@ -153,3 +163,30 @@ class RowRunner:
     def move(self, start: int, path: Sequence[int]) -> None:
         self.rows.slots.move(self, start, path)
         self.length = start + len(path)
+
+
+class StateRows:
+    """Sequences of a model with a state: each has a forward of its own, as their states cannot be padded."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.order = self.sequences = 0
+        self.size = model.num_parameters()
+
+    def forward(self, fed: Sequence[tuple["StateRow", Feed]]) -> list[Answer]:
+        return [StateRunner.forward(sequence, *feed) for sequence, feed in fed]
+
+
+class StateRow(StateRunner):
+    """One sequence of a batch, of a model with a state."""
+
+    def __init__(self, model: PreTrainedModel, mixers: Mixers, way: str, rows: Rows) -> None:
+        super().__init__(model, mixers, way)
+        self.rows: Any = rows
+
+    def forward(
+        self, ids: Tensor, keep: int, hidden: Sequence[int], features: Tensor | None, reads: Reads | None
+    ) -> Answer:
+        return fed(self, Feed(ids, keep, hidden, features, reads))
+
+    def leave(self, damaged: bool = False) -> None:
+        """Nothing to do: it shares no cache with other sequences."""

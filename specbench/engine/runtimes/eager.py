@@ -8,6 +8,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specbench.base.errors import UserError
 from specbench.engine.runtimes.chains import Chaining
+from specbench.engine.runtimes.states import StateChains, mixers
 from specbench.engine.runtimes.types import Lent, Reads, Runtime
 
 CHUNK = 2048  # tokens of a prompt that are read at a time: what layers and masks take does not grow with its length
@@ -21,8 +22,9 @@ class Eager(Runtime):
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
-    def runner(self, model: PreTrainedModel) -> "EagerRunner":
-        return EagerRunner(model)
+    def runner(self, model: PreTrainedModel) -> "EagerRunner | StateChains":
+        found = mixers(model)
+        return StateChains(model, found, found.way) if found else EagerRunner(model)
 
 
 EAGER: Runtime = Eager()

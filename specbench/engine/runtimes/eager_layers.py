@@ -9,6 +9,7 @@ from transformers import DynamicCache, PreTrainedModel
 from specbench.engine.models.layer_ranges import Tap, layer_list, layer_range
 from specbench.engine.rounding import off, tolerance
 from specbench.engine.runtimes.eager import EagerRunner
+from specbench.engine.runtimes.mixers import has_more_than_keys
 from specbench.engine.runtimes.types import Unsupported
 
 CHECKED = 6  # tokens of the text that checks whether a model's layers can run apart
@@ -99,6 +100,8 @@ def eager_layers(model: PreTrainedModel) -> EagerLayers:
 @torch.inference_mode()
 def check(model: PreTrainedModel) -> bool:
     """Whether the model's layers return tuples. Raises ValueError if layers apart give other logits than the model."""
+    if has_more_than_keys(model):
+        raise ValueError("they cache more than keys and values")
     tuples: list[bool] = []
     layer = layer_list(model)[1][0]
     hook = layer.register_forward_hook(lambda layer, inputs, output: tuples.append(isinstance(output, tuple)))
