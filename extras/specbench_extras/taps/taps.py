@@ -33,6 +33,10 @@ class Settings(Base):
         min_length=2, description="trained heads of EAGLE-3: files, or names of those that ship with the pair"
     )
     combine: Literal["route", "merge", "average"] = Field(description="what becomes of several heads' trees")
+    surer: Literal["joint", "token"] = Field(
+        default="joint",
+        description="route: by the mean probability of the tree's paths, or of each token after its path",
+    )
 
     @field_validator("heads", mode="before")
     @classmethod
@@ -41,8 +45,10 @@ class Settings(Base):
         return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
-def confidence(grown: Grown) -> float:
-    """The mean probability that a head gives the tokens of its tree, each after those before it."""
+def confidence(grown: Grown, joint: bool) -> float:
+    """The mean probability that a head gives the tokens of its tree: of each path, or of each token after its path."""
+    if joint:
+        return float(grown.values.exp().mean())
     above = torch.where(grown.parents < 0, 0.0, grown.values[grown.parents.clamp(min=0)])
     return float((grown.values - above).exp().mean())
 
@@ -70,8 +76,8 @@ def merged(trees: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[list[i
 class Specialists:
     """Drafts with several heads, each with a cache of its own, which all read what stands."""
 
-    def __init__(self, drafters: Sequence[EagleDrafter], merge: bool) -> None:
-        self.drafters, self.merge, self.lengths = drafters, merge, Lengths()
+    def __init__(self, drafters: Sequence[EagleDrafter], merge: bool, joint: bool = True) -> None:
+        self.drafters, self.merge, self.joint, self.lengths = drafters, merge, joint, Lengths()
 
     def begin(self, prompt: list[int]) -> None:
         for drafter in self.drafters:
@@ -92,7 +98,7 @@ class Specialists:
             listed = [(draft.tolist(), tree.parents.tolist()) for draft, tree in zip(drafts, trees, strict=True)]
             tokens, parents = merged(listed)
             return Draft(torch.tensor(tokens, device=drafts[0].device), None, tuple(parents))
-        surest = max(range(len(trees)), key=lambda i: confidence(trees[i]))  # the first of equals
+        surest = max(range(len(trees)), key=lambda i: confidence(trees[i], self.joint))  # the first of equals
         return Draft(drafts[surest], None, tuple(trees[surest].parents.tolist()))
 
     def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
@@ -155,4 +161,8 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     sizes = settings.total_tokens, settings.top_k, settings.depth
     drafters = [EagleDrafter(head, head_session(head, pair, watch), layers, *sizes) for head in heads]
     of_all = {"head": short_hash("".join(own["head"] for own in hashes).encode())}
-    return Taps(pair.session("target", watch), Specialists(drafters, settings.combine == "merge"), of_all)
+    return Taps(
+        pair.session("target", watch),
+        Specialists(drafters, settings.combine == "merge", settings.surer == "joint"),
+        of_all,
+    )

@@ -13,14 +13,14 @@ from gates import decode, lively_prompt, pair
 from law import V, fit, small_target
 from official import eagle as own
 from official_cases import official_cases
+from official_heads import official_head
 from recalled import recalled
 from refusals import one_line_error
 from tabled import draw_for_each_branch
-from torch import nn
 from torch.nn import functional as F
 
 from specbench import config
-from specbench.engine.models.eagle_head import EagleHead, config_of, stored_settings
+from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.feature_head import FeatureHead
 from specbench.engine.models.heads import Head
 from specbench.engine.session import LAST, Session
@@ -50,24 +50,6 @@ def in_file(model: FeatureHead, fuse: str) -> Head:
     """A head as it would be read back."""
     tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     return Head("eagle", tensors, {"fuse": fuse, "config": stored_settings(model.config)})
-
-
-def official_head(kind: str, seed: int) -> EagleHead | FeatureHead:
-    """A head of tests/official/eagle.py."""
-    facts = {"num_attention_heads": own.HEADS, "num_key_value_heads": own.GROUPS, "head_dim": own.WIDTH // own.HEADS}
-    facts |= {"rms_norm_eps": 1e-6, "hidden_act": "silu"}
-    facts |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
-    embedding, output = (
-        nn.Embedding.from_pretrained(own.numbers(7, own.WORDS, own.WIDTH)),
-        nn.Linear(own.WIDTH, own.WORDS, bias=False),
-    )
-    output.weight = nn.Parameter(own.numbers(8, own.WORDS, own.WIDTH))
-    if kind == "eagle3":
-        head = EagleHead(config_of(own.WIDTH, own.INNER, own.DRAFTED, facts), 3 * torch.arange(own.DRAFTED), embedding)
-    else:
-        head = FeatureHead(config_of(own.WIDTH, own.INNER, own.WORDS, facts), "fc", embedding, output)
-    head.load_state_dict(own.weights(kind, seed))
-    return head.double().eval().requires_grad_(False)
 
 
 def test_trees_are_those_of_its_own_code():

@@ -8,6 +8,9 @@ import torch
 from cases import mostly_long
 from gates import decode, lively_prompt, pair
 from law import V, fit, small_target
+from official import eagle as own
+from official_cases import official_cases
+from official_heads import official_head
 from recalled import recalled
 from refusals import one_line_error
 from tiny_heads import head, in_file, trained
@@ -16,7 +19,7 @@ from specbench import config
 from specbench.engine.models.eagle_head import layers_read
 from specbench.engine.models.heads import write_head
 from specbench.engine.session import Session
-from specbench.engine.types import Sampling
+from specbench.engine.types import Sampling, Scored
 from specbench.methods.heads.eagle3 import EagleDrafter, Grown, eagle_head
 from specbench.training.eagle3.fit import new_head
 from specbench_extras.taps import taps
@@ -61,7 +64,31 @@ def test_confidence_by_hand():
     """Roots of .6 and .2, and a child of .5 after the first: the mean of the three."""
     values = torch.tensor([0.6, 0.2, 0.3], dtype=torch.float64).log()
     grown = Grown(torch.tensor([1, 2, 3]), torch.tensor([-1, -1, 0]), values)
-    assert math.isclose(confidence(grown), (0.6 + 0.2 + 0.5) / 3)
+    assert math.isclose(confidence(grown, joint=False), (0.6 + 0.2 + 0.5) / 3)
+    assert math.isclose(confidence(grown, joint=True), (0.6 + 0.2 + 0.3) / 3)
+
+
+def test_trees_are_those_of_its_own_code():
+    """Of 12 pairs of heads: what both draft as one tree, and which of them is surer."""
+    chosen = []
+    for case in official_cases("taps"):
+        text, states = case["text"], own.numbers(1000 + case["number"], 14, own.WIDTH)
+        drafts = []
+        for seeds, merge in ((case["seeds"], True), (case["seeds"], False), (case["seeds"][case["chosen"]], False)):
+            heads = [official_head("eagle", seed) for seed in (seeds if isinstance(seeds, list) else [seeds])]
+            sessions = [Session(one, "draft", vocabulary=own.WORDS) for one in heads]
+            drafters = [EagleDrafter(*both, (), *case["size"]) for both in zip(heads, sessions, strict=True)]
+            used = Specialists(drafters, merge)
+            used.begin(text[:10])
+            for drafter in drafters:
+                drafter.follow(text[:10], Scored(states[:0], hidden=states[:10]))
+            draft = used.propose(text[:11], case["size"][2] + 1, Sampling(), torch.Generator())
+            drafts.append(set(paths(draft.tokens.tolist(), draft.parents)))
+        together, surer, expected = drafts
+        assert together == {tuple(path[: end + 1]) for path in case["paths"] for end in range(len(path))}
+        assert surer == expected
+        chosen.append(case["chosen"])
+    assert len(chosen) == 12 and set(chosen) == {0, 1}
 
 
 def spied(monkeypatch, drafter):
@@ -92,7 +119,8 @@ def test_heads_together_draft_what_each_drafts_alone(monkeypatch, merge):
             scored = one.read_prompt(Session(pair("llama")[0], "target"), context[:-1])
             one.follow(context[:-1], scored)
             grown = one.tree(context)
-            alone.append((paths(model.ids[grown.tokens].tolist(), grown.parents.tolist()), confidence(grown)))
+            leaves = paths(model.ids[grown.tokens].tolist(), grown.parents.tolist())
+            alone.append((leaves, confidence(grown, joint=True)))
         leaves = paths(draft.tokens.tolist(), draft.parents)
         if merge:
             assert len(set(leaves)) == len(leaves) and set(leaves) == {*alone[0][0], *alone[1][0]}
@@ -106,7 +134,7 @@ def test_greedy_texts_are_the_targets(architecture, merge):
     prompt, text = lively_prompt(architecture, 12, 30)
     used = method(architecture, specialists(architecture), merge)
     tokens, rounds = decode(used, prompt, 30)
-    assert tokens == text and len(rounds) < 27
+    assert tokens == text and len(rounds) < 29
     assert max(round_.drafted for round_ in rounds) <= used.reach - 1
     assert decode(used, prompt, 30) == (tokens, rounds)  # nothing is left of the last text
 
