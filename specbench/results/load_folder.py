@@ -24,8 +24,9 @@ from specbench.plan import Plan
 from specbench.results.check_manifest import Manifest, Section, Speed
 from specbench.results.check_tables import FINISHES
 from specbench.results.lock import claimed, unused
+from specbench.results.stored import LOAD
 
-MANIFEST, RATES, REQUESTS, STEPS, PARTS = "load.json", "saturation.json", "requests", "steps", "parts"
+MANIFEST, RATES, REQUESTS, STEPS, PARTS = LOAD, "saturation.json", "requests", "steps", "parts"
 ANEW = "remove it, and it is measured again"
 LONGEST = 1e12  # seconds
 _KEY = [

@@ -24,6 +24,7 @@ from specbench.results.shard import SHARDS, Stretch
 NEEDED = {"schema", "plan", "models", "inputs", "requests", "generation", "headline", "environment"}
 MOST_NAME = 1000  # characters of a pair, a suite, a task or a method
 TABLES = ("samples", "rounds", "scores")
+LOAD = "load.json"  # the manifest of what `specbench load` measured, which is no run
 
 
 def runtime_of(manifest: Mapping[str, Any]) -> str:
@@ -77,6 +78,11 @@ class StoredRun:
             if path.folder.has(SHARDS):
                 raise UserError(
                     f"{self.folder} holds shards of a run; `specbench join {self.folder}` makes one of them"
+                )
+            if path.folder.has(LOAD):
+                raise UserError(
+                    f"{self.folder} holds what `specbench load` measured; the same command with --out {self.folder} "
+                    "prints its tables, and goes on if it was stopped"
                 )
             raise UserError(f"{self.folder} is not a run folder (it has no manifest.json)")
         manifest = read_json(path, remedy="this run cannot be used")

@@ -153,6 +153,13 @@ def test_other_models_are_not_mixed_in(place, folder, tmp_path, file, change, na
     assert named in " ".join(result.stderr.split()) and "choose another --out" in " ".join(result.stderr.split())
 
 
+def test_what_reads_runs_says_whose_folder_it_is(measured):
+    for command in (["show", str(measured)], ["report", str(measured)], ["run", "--resume", str(measured)]):
+        result = call(*command)
+        assert result.exit_code == 2 and "holds what `specbench load` measured" in result.stderr, command
+        assert f"--out {measured.resolve()}" in " ".join(result.stderr.split())
+
+
 def test_one_process_measures_into_a_folder(place, folder):
     from specbench.results.lock import claimed
 
