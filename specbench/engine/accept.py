@@ -183,7 +183,7 @@ def weigh(
         targets=[int(x) for x in preferred],
         gaps=differences,
         columns=tuple(others),
-        parents=draft.parents,
+        parents=None if draft.parents is None else tuple(draft.parents),
         predictions=draft.predictions,
         confidences=confidences,
     )

@@ -5,6 +5,7 @@ Whether the draft goes on after a token is decided from its end: a path is kept 
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -98,7 +99,7 @@ def traversal_ends(draft: Draft, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
     return weights, left
 
 
-def levels(parents: tuple[int, ...]) -> list[list[int]]:
+def levels(parents: Sequence[int]) -> list[list[int]]:
     """The nodes that can be weighed together: by levels, of each level first the first siblings."""
     groups: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     depths: list[int] = []

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from specbench.engine.ids import to_device
+from specbench.engine.ids import sent, to_device
 from specbench.engine.runtimes.types import Reads
 
 
@@ -37,12 +38,49 @@ class Tree:
         for row, path in enumerate(self.paths[-width:]):
             reads[row, list(path)] = True
         allowed = torch.ones(width, self.root + len(self), dtype=torch.bool, device=device)
-        laid_out = torch.from_numpy(reads)
-        allowed[:, self.root :] = (
-            laid_out if device.type == "cpu" else laid_out.pin_memory().to(device, non_blocking=True)
-        )
+        allowed[:, self.root :] = sent(torch.from_numpy(reads), device)
         places = self.root + to_device(self.depths, device)  # of the tree's tokens
         return Reads(allowed, torch.cat([torch.arange(self.root, device=device), places]), self.root)
+
+
+class DeviceTree:
+    """The same of a tree whose shape is on the device; the host does not know it."""
+
+    def __init__(self, root: int, device: torch.device) -> None:
+        self.root = root
+        self.allowed = torch.ones(0, 0, dtype=torch.bool, device=device)  # [n, n]: the tokens that each one reads
+        self.above = torch.empty(0, dtype=torch.long, device=device)  # [n]: the parents
+
+    def __len__(self) -> int:
+        return self.above.shape[0]
+
+    def grow(self, parents: Tensor) -> None:
+        """Add tokens with these parents [n], which are not checked, in place."""
+        self.allowed = closure(self.allowed, parents)
+        self.above = torch.cat([self.above, parents])
+
+    @property
+    def parents(self) -> list[int]:
+        """Waits for the device."""
+        above: list[int] = self.above.tolist()
+        return above
+
+    def reads(self, width: int, device: torch.device) -> Reads:
+        allowed = torch.cat([self.allowed.new_ones(width, self.root), self.allowed[-width:]], 1)
+        places = self.root - 1 + self.allowed.sum(1)
+        return Reads(allowed, torch.cat([torch.arange(self.root, device=device), places]), self.root)
+
+
+def closure(known: Tensor, parents: Tensor) -> Tensor:
+    """Which tokens each one of a tree reads [n + m, n + m], from those of its first n [n, n] and m more parents [m]."""
+    before, more = known.shape[0], parents.shape[0]
+    follows = parents[:, None] == torch.arange(before + more, device=parents.device)
+    reached = (follows[:, before:] | torch.eye(more, dtype=torch.bool, device=parents.device)).float()
+    for _ in range((more - 1).bit_length()):  # each square doubles how far a path is followed
+        reached = (reached @ reached).clamp_(max=1)
+    earlier = reached @ (follows[:, :before].float() @ known.float())
+    new = torch.cat([earlier, reached], 1) > 0
+    return torch.cat([torch.nn.functional.pad(known, (0, more)), new])
 
 
 NO_TREE = Tree(0)

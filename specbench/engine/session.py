@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from transformers import PreTrainedModel
 from specbench.config import UserError
 from specbench.engine.clock import now
 from specbench.engine.ids import Fed, sender
-from specbench.engine.open_tree import NO_TREE, Tree
+from specbench.engine.open_tree import NO_TREE, DeviceTree, Tree
 from specbench.engine.penalties import OFF, Change
 from specbench.engine.prefix import Kept, Prefixes
 from specbench.engine.runtimes.chains import Chain, Chaining
@@ -81,7 +82,7 @@ class Session:
         self._tokens: list[int] = []
         self._fed: list[Fed] = []  # ids fed from the device that are not in `_tokens` yet
         self._length = 0
-        self._tree = NO_TREE
+        self._tree: Tree | DeviceTree = NO_TREE
 
     def new_runner(self) -> Runner:
         return self.runtime.runner(self.model)
@@ -106,7 +107,7 @@ class Session:
         self,
         tokens: Sequence[int] | Tensor,
         keep: int = 0,
-        parents: Sequence[int] | None = None,
+        parents: Sequence[int] | Tensor | None = None,
         hidden: Sequence[int] = (),
         features: Tensor | None = None,
         together: int = 0,
@@ -118,8 +119,9 @@ class Session:
         LAST is what the output layer reads.
 
         `parents` makes the tokens a tree: for each, the index of its parent among the tree's tokens, in the order in
-        which they were fed; -1 for the context. Further calls with `parents` extend the open tree. `features` [n, F]
-        are what some models read next to tokens. The last `together` tokens of a chain read one another in both
+        which they were fed; -1 for the context. Further calls with `parents` extend the open tree. A tensor [n] on the
+        device is not checked, and the host does not wait for it. `features` [n, F] are what some models read next to
+        tokens. The last `together` tokens of a chain read one another in both
         directions; no earlier token reads them.
         """
         prefix_states = None
@@ -200,7 +202,7 @@ class Session:
         self._tokens, self._length = prefixes.tokens.copy(), len(prefixes.tokens)
         return kept[key].states
 
-    def _reads(self, parents: Sequence[int] | None, width: int, together: int) -> Reads:
+    def _reads(self, parents: Sequence[int] | Tensor | None, width: int, together: int) -> Reads:
         """What the next tokens read, and their positions, if they are not a causal chain. Raises UserError."""
         if not self.trees:
             kind = type(self.model).__name__
@@ -214,9 +216,12 @@ class Session:
             allowed = places[-width:, None] >= places
             allowed[width - together :] = True
             return Reads(allowed, places, self._length)
+        if isinstance(parents, Tensor) and self._on_host:
+            parents = parents.tolist()
         if not self._tree:
-            self._tree = Tree(self._length)
-        self._tree.grow(parents)
+            on_device = isinstance(parents, Tensor)
+            self._tree = DeviceTree(self._length, self.device) if on_device else Tree(self._length)
+        self._tree.grow(parents)  # type: ignore[arg-type]
         return self._tree.reads(len(parents), self.device)
 
     def lend(self, layers: Sequence[int]) -> Borrowed:
@@ -266,6 +271,23 @@ class Session:
                 self._fed_too(chain.tokens[:-1])
         self._check(chain.logits)
         return chain
+
+    def draft_tree(
+        self, grow: Any, width: int, passes: int, logits: Tensor, states: Tensor | None, ids: Tensor | None
+    ) -> tuple[Tensor, ...] | None:
+        """A tree after the cached tokens, as `grow` makes it with a `level_reader.LevelReader`. The cache stays.
+
+        All in one call of the runtime: `passes` forwards of `width` tokens, which the watch sees as one. None, and
+        nothing is done, if the runtime has no such calls, a forward of this session is more than the runtime's, or
+        nothing is read. (Nor with penalties.) `logits` [V], `states` and `ids` are as of a `LevelReader`.
+        """
+        run = getattr(self._chaining, "tree", None)
+        if run is None or not passes or self.penalties:
+            return None
+        with self._watch.forward(self.role, passes * width, self._length, passes):
+            grown: tuple[Tensor, ...] = run(grow, passes * width, self.vocabulary, logits, states, ids)
+        self._check(grown[-1][None])  # a path's log-probability is not a number where logits are none
+        return grown
 
     def truncate(self, length: int) -> None:
         """Roll the cache back to its first `length` tokens, in place. Nothing is read from the device."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specbench.engine.accept import Accept
 from specbench.engine.drafters import Drafter
-from specbench.engine.ids import to_device
+from specbench.engine.ids import Later, to_device
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Round, Sampling, Scored, Verdict
@@ -27,7 +27,12 @@ def read_once(target: Session, recent: Sequence[int], draft: Draft, hidden: Sequ
 
     `hidden` is as in `Session.forward`.
     """
-    parents = None if draft.parents is None else [-1, *(parent + 1 for parent in draft.parents)]
+    parents: list[int] | Tensor | None = None
+    if isinstance(draft.parents, Later):
+        assert draft.rows is not None
+        parents = torch.nn.functional.pad(draft.rows, (1, 0), value=-1)
+    elif draft.parents is not None:
+        parents = [-1, *(parent + 1 for parent in draft.parents)]
     return target.forward(unread(recent, draft), parents=parents, hidden=hidden)
 
 

@@ -72,7 +72,7 @@ class Translated(Session):
         self,
         tokens: Sequence[int] | Tensor,
         keep: int = 0,
-        parents: Sequence[int] | None = None,
+        parents: Sequence[int] | Tensor | None = None,
         hidden: Sequence[int] = (),
         features: Tensor | None = None,
         together: int = 0,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from specbench.engine.ids import Later, to_device
 from specbench.engine.penalties import Penalties
 
 
@@ -86,14 +87,15 @@ class Scored(NamedTuple):
 class Draft:
     """K proposed tokens, a chain or a tree; `probs` are the distributions they were drawn from.
 
-    In a tree, `parents` holds the index of the token that each one follows, lower than its own, or -1 for the context.
+    In a tree, `parents` holds the index of the token that each one follows, lower than its own, or -1 for the context;
+    `ids.later` has them where they were made on the device.
     Siblings are different tokens, unless they were drawn independently (`probs`). They are tested in their order, and
     each row of `probs` is the distribution that a token was drawn from, given its earlier siblings.
     """
 
     tokens: Tensor  # [K] int64, on the model's device
     probs: Tensor | None  # [K, V]; None: a point mass on each token
-    parents: tuple[int, ...] | None = None  # [K]; None: a chain
+    parents: Sequence[int] | None = None  # [K]; None: a chain
     predictions: tuple[float, ...] | None = None  # [K]: the signals of the drafter's length policy
     ids: list[int] | None = None  # [K]: the tokens of a chain on the host, if they are there already
     rows: Tensor | None = field(init=False, default=None)  # [K] on the device: parents + 1
@@ -102,13 +104,14 @@ class Draft:
     def __post_init__(self) -> None:
         if self.parents is not None:  # copied now: after the target's forward has begun, the host would wait for it
             device = self.tokens.device
-            object.__setattr__(self, "rows", torch.tensor(self.parents, device=device) + 1)
+            above = self.parents.made if isinstance(self.parents, Later) else to_device(self.parents, device)
+            object.__setattr__(self, "rows", above + 1)
             if self.probs is not None:
                 turns = sibling_turns(self.parents)
-                object.__setattr__(self, "turns", tuple(torch.tensor(turn, device=device) for turn in turns))
+                object.__setattr__(self, "turns", tuple(to_device(turn, device) for turn in turns))
 
 
-def sibling_turns(parents: tuple[int, ...]) -> list[list[int]]:
+def sibling_turns(parents: Sequence[int]) -> list[list[int]]:
     """All first siblings, then all second ones, and so on: the nodes that can be tested together, in turn."""
     counts: Counter[int] = Counter()
     turns: list[list[int]] = []

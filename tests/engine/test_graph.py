@@ -8,6 +8,7 @@ import collections
 import gc
 import weakref
 
+import captured
 import oracle
 import pytest
 import torch
@@ -23,7 +24,7 @@ from specbench.engine.drafters import ModelDrafter
 from specbench.engine.ids import Fed
 from specbench.engine.runtimes import graph
 from specbench.engine.runtimes.eager import EAGER
-from specbench.engine.runtimes.graph import WARM_UP, WIDEST, ChainKey, Fixed, Graph, Key
+from specbench.engine.runtimes.graph import WIDEST, ChainKey, Graph, Key
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import LAST, Session
 from specbench.engine.types import Sampling
@@ -40,26 +41,6 @@ def little_room(monkeypatch):
     monkeypatch.setattr("specbench.engine.runtimes.lean.FIRST", FIRST)
 
 
-class Replayed:
-    """In place of a CUDA graph: computes the step again into the tensors that the capture gave, as a replay does."""
-
-    def __init__(self, step: Fixed) -> None:
-        self.step = step
-
-    def replay(self) -> None:
-        for known, result in zip(self.step.outputs, self.step.compute(), strict=True):
-            if known is not None:
-                known.copy_(result)
-
-
-def stand_in(step: Fixed, pool: object) -> None:
-    assert pool is not None
-    for _ in range(WARM_UP):
-        step.compute()
-    step.outputs = step.compute()
-    step.graph = Replayed(step)
-
-
 @pytest.fixture(autouse=True)
 def no_room_ahead():
     """Caches that begin small and grow."""
@@ -71,18 +52,7 @@ def no_room_ahead():
 @pytest.fixture
 def capturing(monkeypatch):
     """A function that makes runtimes which capture; by the stand-in where there is no GPU."""
-    if DEVICE != "cpu":
-        return lambda: Graph(HERE)
-    monkeypatch.setattr(Fixed, "capture", stand_in)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-
-    def made() -> Graph:
-        runtime = Graph(HERE, captures=False)
-        runtime.captures = True
-        return runtime
-
-    return made
+    return lambda: captured.capturing(monkeypatch)
 
 
 def graphs(session: Session) -> list[bool]:

@@ -141,8 +141,14 @@ def _room(pair: Pair) -> None:
         )
 
 
+def head_runtime(runtime: Runtime, model: PreTrainedModel) -> Runtime:
+    """The runtime for a head, which lasts as long as its method: the pair's if it captures, else the derived one."""
+    derived = derived_runtime(runtime, model)
+    return runtime if runtime.name == "graph" and derived is STATIC else derived
+
+
 def derived_runtime(runtime: Runtime, model: PreTrainedModel, checked: bool = True) -> Runtime:
-    """The runtime for a model that a method derives itself (fewer layers, adapters, a head): static if possible.
+    """The runtime for a model that a method derives itself (fewer layers, adapters): static if possible.
 
     Exporting or capturing each such model would take longer than it saves. Pass `checked=False` for part of a model
     that was checked before, if it is made while time is measured.

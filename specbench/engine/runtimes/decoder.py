@@ -68,7 +68,7 @@ def run(
     joined = None
     if parts.join:
         assert features is not None
-        joined, h = parts.join(h, features), features
+        joined, h = parts.join(h, features)
     if not hidden:
         for state in through(parts, h, step, cache, turn, joined=joined, keep=keep):
             h = state

@@ -6,18 +6,21 @@ launch, over the same buffers, with the same kernels.
 
 import time
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specbench.engine.models.block_head import BlockHead
 from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.chains import Chain
 from specbench.engine.runtimes.decoder import Step
 from specbench.engine.runtimes.eager import additive
+from specbench.engine.runtimes.fixed import Calls, Fixed, Steps
+from specbench.engine.runtimes.graph_blocks import BlockRunner
+from specbench.engine.runtimes.graph_trees import FixedTree, Grow, TreeKey
 from specbench.engine.runtimes.lean import Lean, doubled
 from specbench.engine.runtimes.static import STATIC, StaticRunner
 from specbench.engine.runtimes.types import Reads, Runtime, Unsupported
@@ -27,7 +30,6 @@ from specbench.engine.types import Sampling
 WIDEST = 64  # tokens; wider blocks are computed as in `static`
 NARROW = 16  # tokens; a wider block of which only the last logits are wanted is the end of a prompt
 ROOM = 2048  # tokens that a new cache has room for; when it grows, its graphs are captured again
-WARM_UP = 3  # runs before a capture, in which libraries choose and load their kernels
 
 
 class Graph(Runtime):
@@ -43,16 +45,19 @@ class Graph(Runtime):
         self.seconds: dict[str, float] = {"capture": 0.0}
         self.captures = captures
         self.captured = 0
-        self._wanted: list[tuple[weakref.ref[GraphRunner], Key | ChainKey]] = []
-        self._pools: weakref.WeakKeyDictionary[Lean, Any] = weakref.WeakKeyDictionary()
+        self._wanted: list[tuple[weakref.ref[Steps], Any]] = []
+        self._pools: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
-    def runner(self, model: PreTrainedModel) -> "GraphRunner":
-        return GraphRunner(STATIC.lean(model), self)
+    def runner(self, model: PreTrainedModel) -> "GraphRunner | BlockRunner":
+        return BlockRunner(model, self) if type(model) is BlockHead else GraphRunner(STATIC.lean(model), self)
 
-    def want(self, runner: "GraphRunner", key: "Key | ChainKey") -> None:
+    def fixed(self, work: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return Calls(work, self.want)
+
+    def want(self, steps: Steps, key: Any) -> None:
         """Have a step captured when the runtime settles."""
         if self.captures:
-            self._wanted.append((weakref.ref(runner), key))
+            self._wanted.append((weakref.ref(steps), key))
 
     def settle(self) -> None:
         """Capture every step that was prepared since the last time."""
@@ -60,10 +65,10 @@ class Graph(Runtime):
             return
         began = time.perf_counter()
         for reference, key in self._wanted:
-            if (runner := reference()) is not None and key in runner.steps:
+            if (steps := reference()) is not None and key in steps.steps:
                 # Graphs of one model never run at the same time, so they share memory; those of two models may.
-                pool = self._pools.setdefault(runner.lean, torch.cuda.graph_pool_handle())
-                runner.capture(key, pool)
+                pool = self._pools.setdefault(steps.owner, torch.cuda.graph_pool_handle())
+                steps.capture(key, pool)
                 self.captured += 1
         self._wanted.clear()
         torch.cuda.synchronize()
@@ -97,13 +102,20 @@ class ChainKey(NamedTuple):
         return self.first.width + self.steps - 1
 
 
+AnyKey = Key | ChainKey | TreeKey
+
+
 class GraphRunner(StaticRunner):
     """One sequence whose steps have fixed shapes: lengths are on the device, and masks are computed there."""
 
     def __init__(self, lean: Lean, runtime: Graph) -> None:
         super().__init__(lean)
         self.runtime = runtime
-        self.steps: dict[Key | ChainKey, Fixed] = {}
+        self.steps: dict[AnyKey, Fixed] = {}
+
+    @property
+    def owner(self) -> Lean:
+        return self.lean
 
     @torch.inference_mode()
     def forward(
@@ -134,7 +146,22 @@ class GraphRunner(StaticRunner):
         self.length = end
         return chain
 
-    def _prepared(self, key: Key | ChainKey, step: "Fixed") -> "Fixed":
+    @torch.inference_mode()
+    def tree(
+        self, grow: Grow, nodes: int, vocabulary: int, logits: Tensor, states: Tensor | None, ids: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        """What `grow` makes after the cached tokens, from their last logits [V] and, of a head, states [1, D].
+
+        It reads `nodes` nodes, which are not kept. `ids` [V] maps a head's tokens to the target's.
+        """
+        end = self.length + nodes
+        self.reserve(max(end, ROOM))
+        key = TreeKey(grow, nodes, doubled(end), vocabulary)
+        step = self.steps.get(key) or self._prepared(key, FixedTree(self, key, logits, states, ids))
+        assert isinstance(step, FixedTree)
+        return step(logits, states, self.length)
+
+    def _prepared(self, key: AnyKey, step: Fixed) -> Fixed:
         """Keep a new step, and have it captured."""
         self.steps[key] = step
         self.runtime.want(self, key)
@@ -146,7 +173,7 @@ class GraphRunner(StaticRunner):
             self.steps.clear()  # they write to the old cache
 
     @torch.inference_mode()
-    def capture(self, key: Key | ChainKey, pool: Any) -> None:
+    def capture(self, key: AnyKey, pool: Any) -> None:
         """Capture a step, in place. Its runs overwrite the cache's first rows, which are restored afterwards."""
         step = self.steps[key]
         rows = [cached[:, : key.width] for cached in (*self.cache.keys, *self.cache.values)]
@@ -155,40 +182,6 @@ class GraphRunner(StaticRunner):
         step.capture(pool)
         for row, values in zip(rows, saved, strict=True):
             row.copy_(values)
-
-
-class Fixed(ABC):
-    """Work of fixed shapes over a runner's cache, on buffers; it can be captured."""
-
-    graph: torch.cuda.CUDAGraph | None = None
-    outputs: tuple[Tensor | None, ...] = ()  # of the graph
-
-    @abstractmethod
-    def compute(self) -> tuple[Tensor | None, ...]:
-        """Do the work, launch by launch."""
-
-    @abstractmethod
-    def rewind(self) -> None:
-        """Let the work begin at the first row of the cache, in place."""
-
-    def results(self) -> tuple[Tensor | None, ...]:
-        """What the work gives for what the buffers hold."""
-        if self.graph is None:
-            return self.compute()
-        self.graph.replay()  # the next replay overwrites the outputs
-        return tuple(None if output is None else output.clone() for output in self.outputs)
-
-    def capture(self, pool: Any) -> None:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                self.compute()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            self.outputs = self.compute()
-        self.graph = graph
 
 
 class FixedStep(Fixed):

@@ -21,6 +21,7 @@ from specbench.engine.runtimes.types import Unsupported
 if TYPE_CHECKING:
     from specbench.engine.models.eagle_head import EagleHead
     from specbench.engine.models.exit_adapter import ExitAdapter
+    from specbench.engine.models.feature_head import FeatureHead
 
 KNOWN = ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma2", "OPT")  # + "ForCausalLM"
 ROPE = ("default", "linear", "llama3", "yarn")  # kinds whose angles depend on the position alone
@@ -58,8 +59,8 @@ class Mlp:
 class Parts:
     """A decoder: embed, then h + attention(h) and h + mlp(h) in each layer, then norm and output.
 
-    A head reads features next to its tokens: `join` makes the input of its attention from both, its residual
-    branch begins with the features, and its last hidden state is the one before the norm.
+    A head reads features next to its tokens: `join` makes the input of its attention and that of its residual branch
+    from both, and its last hidden state is the one before the norm.
     """
 
     embed: Map  # ids [n] -> [n, width]
@@ -68,7 +69,7 @@ class Parts:
     layers: Sequence[tuple[Attention | None, Mlp | None]]  # None: skipped
     norm: Map
     output: Map
-    join: Callable[[Tensor, Tensor], Tensor] | None = None  # of a head: embeddings, features -> input of its attention
+    join: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None  # of a head: embeddings, features -> inputs
 
     @property
     def attentions(self) -> list[Attention]:
@@ -130,8 +131,33 @@ def _head(head: "EagleHead") -> Parts:
         [(attention, Mlp(_norm(layer.post_attention_layernorm), *_gated(layer.mlp), None))],
         _norm(head.norm),
         product([head.lm_head]),
-        join=layer.read,
+        join=lambda embedded, features: (layer.read(embedded, features), features),
     )
+
+
+def _feature_head(head: "FeatureHead") -> Parts:
+    if isinstance(head.carried, nn.Linear):
+        raise Unsupported("the static runtime has no head whose features are a further layer; use --runtime eager")
+    embedding, output, dtype, vocabulary = head.borrowed[0], product([head.borrowed[1]]), head.dtype, len(head.ids)
+    fuse = head.fc
+
+    def join(embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        fused = fuse(embedded, features)
+        return fused, fused
+
+    return Parts(
+        lambda tokens: embedding(tokens).to(dtype),
+        None,
+        partial(_angles, head.rotary, _empty(head)),
+        [(_attention(head.layer, head.config), _mlp(head.layer))],
+        _as_it_is,
+        lambda states: output(states)[:, :vocabulary],
+        join=join,
+    )
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
 
 
 def _exit(adapter: "ExitAdapter") -> Parts:
@@ -144,11 +170,12 @@ def _exit(adapter: "ExitAdapter") -> Parts:
         [(_attention(module, adapter.config), None)],
         _norm(module.norm),
         product([adapter.borrowed[0]]),
-        join=lambda embedded, features: before(features),
+        join=lambda embedded, features: (before(features), features),
     )
 
 
-_OURS: dict[str, Callable[[Any], Parts]] = {"EagleHead": _head, "ExitAdapter": _exit}  # by the name of their class
+# By the name of their class.
+_OURS: dict[str, Callable[[Any], Parts]] = {"EagleHead": _head, "FeatureHead": _feature_head, "ExitAdapter": _exit}
 
 
 def _attention(layer: Any, config: Any) -> Attention | None:
@@ -162,11 +189,12 @@ def _attention(layer: Any, config: Any) -> Attention | None:
     heads = module.num_heads if opt else module.config.num_attention_heads
     groups = heads // getattr(module, "num_key_value_groups", 1)
     sandwich = hasattr(layer, "pre_feedforward_layernorm")
+    before = layer.self_attn_layer_norm if opt else getattr(layer, "input_layernorm", None)
     window = getattr(module, "sliding_window", None)
     if window is None and type(module).__name__.startswith("Mistral"):
         window = getattr(config, "sliding_window", None)
     return Attention(
-        before=_norm(layer.self_attn_layer_norm if opt else layer.input_layernorm),
+        before=_norm(before) if before else _as_it_is,  # a head's input may be fused without a norm
         qkv=product([module.q_proj, module.k_proj, module.v_proj]),
         heads=heads,
         groups=groups,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from specbench.engine.ids import to_device
 from specbench.engine.models.quantize import is_plain
 from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.chains import Chaining
@@ -71,6 +72,7 @@ class StaticRunner(Chaining):
         self.length = 0
         self.capacity = 0
         self.cache = Cache((), ())
+        self._whole: list[Tensor] = []  # all that the cache consists of: one tensor if all layers have one form
 
     @torch.inference_mode()
     def forward(
@@ -117,9 +119,9 @@ class StaticRunner(Chaining):
 
     @torch.inference_mode()
     def move(self, start: int, path: Sequence[int]) -> None:
-        at = torch.tensor(path, device=self.lean.device) + start
-        for cached in (*self.cache.keys, *self.cache.values):
-            cached[:, start : start + len(path)] = cached[:, at]
+        at = to_device(path, self.lean.device) + start
+        for cached in self._whole:
+            cached[..., start : start + len(path), :] = cached[..., at, :]
         self.length = start + len(path)
 
     def reserve(self, length: int) -> None:
@@ -129,13 +131,18 @@ class StaticRunner(Chaining):
             return
         capacity = doubled(length)
         layers = self.lean.parts.attentions
-        larger = Cache(*([self._empty(layer.groups, capacity, layer.size) for layer in layers] for _ in "kv"))
+        if len({(layer.groups, layer.size) for layer in layers}) == 1:
+            self._whole = [self._empty(2, len(layers), layers[0].groups, capacity, layers[0].size)]
+            larger = Cache(*(tuple(part) for part in self._whole[0]))
+        else:
+            larger = Cache(*([self._empty(layer.groups, capacity, layer.size) for layer in layers] for _ in "kv"))
+            self._whole = [*larger.keys, *larger.values]
         for old, new in zip((*self.cache.keys, *self.cache.values), (*larger.keys, *larger.values), strict=False):
             new[:, : self.length] = old[:, : self.length]
         self.cache, self.capacity = larger, capacity
 
-    def _empty(self, groups: int, capacity: int, size: int) -> Tensor:
-        return torch.zeros(groups, capacity, size, dtype=self.lean.wide, device=self.lean.device)
+    def _empty(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=self.lean.wide, device=self.lean.device)
 
 
 def in_chunks(

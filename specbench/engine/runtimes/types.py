@@ -118,6 +118,13 @@ class Runtime(Protocol):
         """What `make` returns; rows of a batch share what was made first under a key: models that methods derive."""
         return make()
 
+    def fixed(self, work: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """`work`, which is called with tensors of the same few shapes again and again, as this runtime does it best.
+
+        It may wait for nothing, and what it does may depend on shapes alone. By default it is called as it is.
+        """
+        return work
+
     def equal(self, model: PreTrainedModel) -> bool:
         """True if the logits of a token, given those before it, have the same bits in every block that it is fed in.
 

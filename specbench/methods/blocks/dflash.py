@@ -156,11 +156,11 @@ def loaded(file: str, pair: Pair, kind: str) -> tuple[BlockHead, dict[str, str]]
 def build(settings: Settings, pair: Pair, watch: Watch, kind: str = KIND) -> Method:
     """Uses only the pair's target. Raises UserError for a head that does not fit it, and for too large a block.
 
-    The head runs eagerly on every runtime: others know no context of keys and values alone.
+    The head runs eagerly, or on `graph`: other runtimes know no context of keys and values alone.
     """
     model, hashes = loaded(settings.head, pair, kind)
     block = block_of(settings, model, pair, kind)
-    session = Session(model, "draft", watch, pair.vocabulary, EAGER)
+    session = Session(model, "draft", watch, pair.vocabulary, pair.runtime if pair.runtime.name == "graph" else EAGER)
     return DFlash(pair.session("target", watch), BlockDrafter(model, session, block, settings.proposal), hashes)
 
 

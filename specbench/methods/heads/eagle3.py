@@ -4,7 +4,8 @@ The shape of a tree follows EAGLE-2 (arXiv 2406.16858): a node's value is the pr
 path. At each level the best nodes are expanded, and the best of all nodes are drafted.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,11 +15,15 @@ from transformers import PreTrainedModel
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
+from specbench.engine.ids import later, to_device
 from specbench.engine.lengths import Lengths
+from specbench.engine.level_reader import Grown as Grown
+from specbench.engine.level_reader import LevelReader
+from specbench.engine.level_reader import Read as Read
 from specbench.engine.models.eagle_head import EagleHead, LayerHead, config_of, copied, layers_read
 from specbench.engine.models.heads import Head, load_once, placed, refuse_damaged
 from specbench.engine.models.pair import Pair
-from specbench.engine.runtimes.choose import derived_runtime
+from specbench.engine.runtimes.choose import head_runtime
 from specbench.engine.sampling import wide
 from specbench.engine.session import LAST, Session
 from specbench.engine.speculate import Headed, read_once
@@ -50,19 +55,6 @@ SHAPES = {
 }
 
 
-# Reads k more nodes of the tree: draft tokens [k], and for each the index of its parent among the k nodes read last
-# (None for the first k, which follow the context) -> logits [k, draft vocabulary] after each.
-Read = Callable[[Tensor, Tensor | None], Tensor]
-
-
-class Grown(NamedTuple):
-    """A tree: parents come before children, and siblings in the order of their probability."""
-
-    tokens: Tensor  # [K], in the draft vocabulary
-    parents: Tensor  # [K]: the index of the parent; -1: the context
-    values: Tensor  # [K]: the log-probability of each node's path
-
-
 class Level(NamedTuple):
     """Nodes of one level of a tree that grows."""
 
@@ -87,7 +79,7 @@ def levels(logits: Tensor, read: Read, top_k: int, depth: int) -> Iterator[Level
     for _ in range(depth):
         gains, children = best_children(read(tokens, followed), width)  # [k, k]
         values, children = (scores[:, None] + gains).flatten(), children.flatten()
-        yield Level(children, values, nodes.repeat_interleave(width))
+        yield Level(children, values, nodes[:, None].expand(-1, width).flatten())
         best = ranked(values)[:width]
         tokens, scores, followed, nodes = children[best], values[best], best // width, seen + best
         seen += len(values)
@@ -134,6 +126,8 @@ class EagleDrafter:
         self.head, self.session, self.layers = head, session, layers
         self.most, self.top_k, self.depth = total_tokens - 1, top_k, depth
         self.ids = head.ids.to(session.device)  # the target's tokens by the head's, where drafts are
+        # Kept, since a runtime knows the work again by it.
+        self.whole = partial(grow, top_k=top_k, depth=depth, most=self.most)
         self.lengths = Lengths()  # no policy: settings alone decide the size of a tree
 
     def begin(self, prompt: list[int]) -> None:
@@ -164,32 +158,22 @@ class EagleDrafter:
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """A tree of the head's likeliest tokens, at any temperature, for the target to test as point masses."""
         grown = self.tree(context)
-        return Draft(self.ids[grown.tokens], None, tuple(grown.parents.tolist()))
+        return Draft(self.ids[grown.tokens], None, later(grown.parents))
 
     @torch.inference_mode()
     def tree(self, context: list[int]) -> Grown:
-        """The tree over the committed text, which the head reads to its end.
+        """The tree over the committed text, which the head reads to its end. Its nodes are chosen on the device.
 
-        The chosen nodes are copied to the host once a level, for the mask of the next one.
+        One call of a runtime that has it for trees (`Session.draft_tree`), else a forward a level.
         """
         session, features = self.session, self.features(context)
         root = session.forward(context[-len(features) :], keep=1, hidden=LAST, features=features)
         assert root.hidden is not None
-        states, first = root.hidden[-1:], 0
-
-        def read(tokens: Tensor, followed: Tensor | None) -> Tensor:
-            nonlocal states, first
-            if followed is None:
-                parents, states = [-1] * len(tokens), states.expand(len(tokens), -1)
-            else:
-                parents, states = [first + place for place in followed.tolist()], states[followed]
-                first += len(tokens)
-            scored = session.forward(self.ids[tokens], parents=parents, hidden=LAST, features=states)
-            assert scored.hidden is not None
-            states = scored.hidden
-            return scored.logits
-
-        grown = self.grow(root.logits[-1], read)
+        logits, states = root.logits[-1], root.hidden[-1:]
+        width, passes = min(self.top_k, len(logits)), min(self.depth, self.most - 1)
+        one_size = type(self).grow is EagleDrafter.grow
+        made = session.draft_tree(self.whole, width, passes, logits, states, self.ids) if one_size else None
+        grown = Grown(*made) if made else self.grow(logits, LevelReader(session, states, self.ids))
         session.truncate(len(context) - 1)
         return grown
 
@@ -199,7 +183,7 @@ class EagleDrafter:
 
     def grow(self, logits: Tensor, read: Read) -> Grown:
         """The tree over the context, whose next token `logits` [V] predict."""
-        return grow(logits, read, self.top_k, self.depth, self.most)
+        return self.whole(logits, read)
 
     def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
         return read_once(target, recent, draft, self.layers)
@@ -215,7 +199,8 @@ class EagleDrafter:
     def read_next(self, scored: Scored, verdict: Verdict) -> None:
         """Have the head read, in the next round, the tokens that stand, with the target's states of this one."""
         assert scored.hidden is not None
-        self.unread = self.head.fuse(scored.hidden[[0, *(node + 1 for node in verdict.path)]])
+        stand = to_device([0, *(node + 1 for node in verdict.path)], scored.hidden.device)
+        self.unread = self.head.fuse(scored.hidden[stand])
 
     def judge(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         """The exact rule of trees."""
@@ -285,7 +270,7 @@ def loaded(file: str, pair: Pair) -> tuple[EagleHead, dict[str, str]]:
 
 def head_session(model: LayerHead, pair: Pair, watch: Watch) -> Session:
     """A new sequence of a head, whose states and logits are where the target is."""
-    runtime = derived_runtime(pair.runtime, model)
+    runtime = head_runtime(pair.runtime, model)
     return Session(model, "draft", watch, model.config.vocab_size, runtime, home=pair.device)
 
 

@@ -16,6 +16,8 @@ from specbench.engine.models.draft_heads import HydraHeads, counted
 from specbench.engine.models.heads import hidden_size
 from specbench.engine.models.pair import Pair
 from specbench.engine.ranked_trees import RankedTree
+from specbench.engine.runtimes.eager import EAGER
+from specbench.engine.runtimes.types import Runtime
 from specbench.engine.types import Method, Watch
 from specbench.methods.heads.eagle3 import check_target
 from specbench.methods.heads.medusa import Medusa, RankedDrafter, loaded
@@ -31,18 +33,31 @@ class Settings(Base):
 class HydraDrafter(RankedDrafter):
     """Level by level: each head reads the state, the last committed token and the tokens on the path of each node."""
 
-    def __init__(self, heads: HydraHeads, tree: RankedTree, rule: Accept, vocabulary: int, watch: Watch) -> None:
+    def __init__(
+        self,
+        heads: HydraHeads,
+        tree: RankedTree,
+        rule: Accept,
+        vocabulary: int,
+        watch: Watch,
+        runtime: Runtime = EAGER,
+    ) -> None:
         super().__init__(tree, rule, vocabulary, watch)
-        self.heads = heads
+        self.heads, self.chosen = heads, runtime.fixed(self.choose)
+        self.rows = 1 + sum(len(level.expanded) for level in tree.levels[:-1])  # that the heads read
 
     @torch.inference_mode()
     def fill(self, context: list[int]) -> Tensor:
-        path = to_device(context[-1:], self.state.device)[None]  # [1, 1]
+        with self.watch.forward("draft", self.rows, len(context) - 1, len(self.tree.levels)):
+            return self.chosen(self.state, to_device(context[-1:], self.state.device))
+
+    def choose(self, state: Tensor, last: Tensor) -> Tensor:
+        """The tokens [K] of the tree after a state [1, D] and the last committed token [1]."""
+        path = last[None]  # [1, 1]
         levels = []
         for head, level in enumerate(self.tree.levels):
-            with self.watch.forward("draft", len(path), len(context) - 1):
-                logits = self.heads.predict(head, self.state.expand(len(path), -1), path)
-                ranked = logits[:, : self.vocabulary].topk(level.width).indices  # [nodes with children, ranks]
+            logits = self.heads.predict(head, state.expand(len(path), -1), path)
+            ranked = logits[:, : self.vocabulary].topk(level.width).indices  # [nodes with children, ranks]
             tokens = ranked[level.rows, level.ranks]
             levels.append(tokens)
             path = torch.cat([path[level.rows], tokens[:, None]], -1)[level.expanded]
@@ -60,10 +75,10 @@ def hydra_heads(tensors: Mapping[str, Tensor], target: PreTrainedModel) -> Hydra
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """Uses only the pair's target. Raises UserError for heads that do not fit it.
 
-    The heads run eagerly on every runtime.
+    The heads run eagerly; on `graph` they are captured.
     """
     check_target(pair, KIND)
     heads, tree, hashes = loaded(settings, pair, KIND, hydra_heads)
     assert isinstance(heads, HydraHeads)
-    drafter = HydraDrafter(heads, tree, settings.accept(), pair.vocabulary, watch)
+    drafter = HydraDrafter(heads, tree, settings.accept(), pair.vocabulary, watch, pair.runtime)
     return Medusa(pair.session("target", watch), drafter, hashes)

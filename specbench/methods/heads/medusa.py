@@ -19,6 +19,8 @@ from specbench.engine.models.draft_heads import DraftHeads, MedusaHeads, counted
 from specbench.engine.models.heads import Head, hidden_size, load_once, placed, refuse_damaged
 from specbench.engine.models.pair import Pair
 from specbench.engine.ranked_trees import RankedTree, best_paths, ranked_tree
+from specbench.engine.runtimes.eager import EAGER
+from specbench.engine.runtimes.types import Runtime
 from specbench.engine.session import LAST, Session
 from specbench.engine.speculate import Headed, read_once
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
@@ -79,15 +81,27 @@ class RankedDrafter:
 class MedusaDrafter(RankedDrafter):
     """All heads at once: a token stands wherever its head and rank do."""
 
-    def __init__(self, heads: MedusaHeads, tree: RankedTree, rule: Accept, vocabulary: int, watch: Watch) -> None:
+    def __init__(
+        self,
+        heads: MedusaHeads,
+        tree: RankedTree,
+        rule: Accept,
+        vocabulary: int,
+        watch: Watch,
+        runtime: Runtime = EAGER,
+    ) -> None:
         super().__init__(tree, rule, vocabulary, watch)
-        self.heads = heads
+        self.heads, self.chosen = heads, runtime.fixed(self.choose)
 
     @torch.inference_mode()
     def fill(self, context: list[int]) -> Tensor:
         with self.watch.forward("draft", 1, len(context) - 1):
-            logits = torch.cat([self.heads.of_state(head, self.state) for head in range(len(self.tree.levels))])
-            ranked = logits[:, : self.vocabulary].topk(self.tree.width).indices  # [levels, ranks]
+            return self.chosen(self.state)
+
+    def choose(self, state: Tensor) -> Tensor:
+        """The tokens [K] of the tree after a state [1, D]."""
+        logits = torch.cat([self.heads.of_state(head, state) for head in range(len(self.tree.levels))])
+        ranked = logits[:, : self.vocabulary].topk(self.tree.width).indices  # [levels, ranks]
         return ranked[self.tree.depths, self.tree.ranks]
 
 
@@ -143,9 +157,9 @@ def loaded(settings: Settings, pair: Pair, kind: str, make: Make) -> tuple[Draft
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """Uses only the pair's target. Raises UserError for heads that do not fit it.
 
-    The heads run eagerly on every runtime.
+    The heads run eagerly; on `graph` they are captured.
     """
     heads, tree, hashes = loaded(settings, pair, KIND, medusa_heads)
     assert isinstance(heads, MedusaHeads)
-    drafter = MedusaDrafter(heads, tree, settings.accept(), pair.vocabulary, watch)
+    drafter = MedusaDrafter(heads, tree, settings.accept(), pair.vocabulary, watch, pair.runtime)
     return Medusa(pair.session("target", watch), drafter, hashes)

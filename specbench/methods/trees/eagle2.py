@@ -11,10 +11,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from specbench.engine.ids import later
+from specbench.engine.level_reader import Grown, LevelReader, Read
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Method, Sampling, Watch
-from specbench.methods.heads.eagle3 import Grown, Read, grow
+from specbench.methods.heads.eagle3 import grow
 from specbench.methods.rules import TreeSettings
 from specbench.methods.trees.rsd import TreeDrafter, TreeSpeculation
 
@@ -43,18 +45,10 @@ class Growing(TreeDrafter):
 
     @torch.inference_mode()
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
-        """A tree that `grow` makes. Its parents are copied to the host level by level, for the mask of the next one."""
+        """A tree that `grow` makes, on the device."""
         logits = self.session.catch_up(context).logits[-1]
-        first = fed = 0  # the first of the nodes that were read last, and how many were read
-
-        def read(tokens: Tensor, followed: Tensor | None) -> Tensor:
-            nonlocal first, fed
-            parents = [-1] * len(tokens) if followed is None else [first + place for place in followed.tolist()]
-            first, fed = fed, fed + len(tokens)
-            return self.session.forward(tokens, parents=parents).logits
-
-        grown = self.grow(logits, read)
-        return Draft(grown.tokens, None, tuple(grown.parents.tolist()))
+        grown = self.grow(logits, LevelReader(self.session))
+        return Draft(grown.tokens, None, later(grown.parents))
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:

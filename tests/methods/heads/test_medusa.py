@@ -175,7 +175,7 @@ def test_greedy_texts_are_the_targets(architecture, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_forwards_and_reach(kind):
-    """One forward of all heads, or one of each level with a row for each node that has children; one of the target."""
+    """One forward of all heads, or a call of all levels with a row for each node that has children; then the target."""
     watched, target = Told(), pair("llama")[0]
     used = method(kind, target, trained(kind, "llama"), 9, watch=watched)
     paths = best_paths(ACCURACIES, 9)
@@ -186,8 +186,8 @@ def test_forwards_and_reach(kind):
     for _ in range(4):
         watched.forwards.clear()
         committed = len(next(rounds).tokens)
-        drafts = [("draft", width, length - 1) for width in (rows if kind == "hydra" else [1])]
-        assert watched.forwards == [*drafts, ("target", 10, length - 1)] and used.reach == 10
+        drafts = ("draft", sum(rows), length - 1, 3) if kind == "hydra" else ("draft", 1, length - 1)
+        assert watched.forwards == [drafts, ("target", 10, length - 1)] and used.reach == 10
         length += committed
 
 
