@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 
 from specbench.base.folder import Folder, Member
 from specbench.base.parquet import Rows
-from specbench.base.untrusted import read_object
+from specbench.base.untrusted import read_json, read_object
 from specbench.config import UserError
 from specbench.measure.attempts import begun
 from specbench.measure.manifest import differences, other_machine
 from specbench.measure.prompts import load_tasks
 from specbench.measure.scores import score
 from specbench.measure.work import Documents
-from specbench.results import documents, records
+from specbench.results import documents, gpu_watch, records
 from specbench.results.lock import claimed
 from specbench.results.records import ROUNDS, SAMPLES
 from specbench.results.shard import SHARDS, Shard, attempts
@@ -193,10 +193,13 @@ def _keep_prompts(run: Folder, shard: Folder) -> None:
 
 
 def _write_seconds(run: Folder, shards: Sequence[Folder]) -> None:
-    """The seconds that all shards spent outside of decoding, added up."""
+    """The seconds that all shards spent outside of decoding, added up; and what their GPUs did."""
     total: dict[str, float] = {}
     for shard in shards:
         if shard.has("apart.json"):
             for what, seconds in read_object(Member(shard, "apart.json")).items():
                 total[what] = total.get(what, 0.0) + (seconds if isinstance(seconds, float) else 0.0)
     run.write_json("apart.json", total)
+    looked = [read_json(Member(shard, gpu_watch.FILE)) for shard in shards if shard.has(gpu_watch.FILE)]
+    if looked:
+        run.write_json(gpu_watch.FILE, [row for rows in looked if isinstance(rows, list) for row in rows])

@@ -19,6 +19,7 @@ from specbench.engine.types import Method
 from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import mark_divergence
 from specbench.measure.forecast import Forecast
+from specbench.measure.gpus import recorded
 from specbench.measure.prepare import decode_beginning, prepare, suppress_failures
 from specbench.measure.sample import Decoder, Rows, tell_worth, untimed
 from specbench.measure.scores import score
@@ -78,7 +79,9 @@ def execute(
         if not recorder.merged and recorder.done() < work.span.stop:
             started()
             try:
-                if not decode_all(work, recorder, report):
+                with recorded(folder, str(plan.device if work.pair.device.type == "cuda" else "cpu")):
+                    finished = decode_all(work, recorder, report)
+                if not finished:
                     return False
             finally:
                 gc.unfreeze()

@@ -18,6 +18,7 @@ import torch
 from specbench.base import environment
 from specbench.engine.clock import now
 from specbench.measure.gpus import Gpu, number, read_gpus
+from specbench.results.gpu_watch import reasons
 
 Level = Literal["ok", "warning", "error"]
 
@@ -28,7 +29,6 @@ COARSE_TIMER = 5e-6  # seconds: 1 % of a forward of 0.5 ms, the fastest to expec
 LOW_MEMORY = 0.1  # with less than this share of the memory free, swap hurts
 NO_SPACE, LITTLE_SPACE = 100 * 2**20, 2**30  # bytes: `run` refuses less; a long run may fill more
 GPU_BUSY, GPU_USED = 25, 2048  # percent and MiB: more than a desktop takes
-SLOWDOWNS = {0x04: "power cap", 0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
 # Governors that follow the load, and the drivers under which `powersave` does so too.
 FOLLOWING = {"schedutil", "ondemand"}
 FOLLOWING_DRIVERS = {"intel_pstate", "amd-pstate", "amd-pstate-epp", "amd_pstate", "amd_pstate_epp"}
@@ -197,9 +197,8 @@ def gpu(gpus: list[Gpu]) -> Finding:
             wrong.append(f"GPU {device.index} is busy ({device.busy:.0f} %)")
         if device.used is not None and device.used >= GPU_USED and not torch.cuda.is_initialized():
             wrong.append(f"others hold {device.used / 1024:.1f} GiB of GPU {device.index}")
-        reasons = {text: None for bit, text in SLOWDOWNS.items() if (device.slowed or 0) & bit}
-        if reasons:
-            wrong.append(f"GPU {device.index} is slowed down ({', '.join(reasons)})")
+        if why := reasons(device.slowed or 0):
+            wrong.append(f"GPU {device.index} is slowed down ({why})")
     if wrong:
         return Finding("GPU", "warning", "; ".join(wrong), "see nvidia-smi; wait, cool it, or choose another --device")
     idle = "; ".join(

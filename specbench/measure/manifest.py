@@ -14,6 +14,7 @@ from specbench.config.generation import unused
 from specbench.engine.models.cost import facts
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method
+from specbench.measure import gpus
 from specbench.methods import code_hashes
 from specbench.plan import Plan
 from specbench.results import ceilings, records, same_models
@@ -69,12 +70,18 @@ def manifest(
         else {},
         "prefix_tokens": {task: count for task, count in prefixes.items() if count},
         "headline": {line.task: plan.info(line.task).metric for line in plan.tasks},
-        "environment": environment.describe(pair.device, pair.draft_device),
+        "environment": environment.describe(pair.device, pair.draft_device) | gpu_facts(pair, plan.device),
         "ceilings": ceilings.load(pair.device, pair.models["target"].dtype)
         if pair.models
         else None,  # of this machine, if measured
         "runtime": {"name": pair.runtime.name, "asked": plan.runtime, "why": why, **pair.runtime.facts()},
     }
+
+
+def gpu_facts(pair: Pair, device: str) -> dict[str, Any]:
+    """Clocks, power and ECC of the GPUs of a pair, for its environment; nothing on a CPU."""
+    found = gpus.facts(device) if pair.device.type == "cuda" else []
+    return {"gpu": found} if found else {}
 
 
 def follows_target(method: Method) -> bool:

@@ -16,7 +16,7 @@ from specbench.report import tables
 from specbench.report.columns import DEPTH_COLUMNS, WORKER_COLUMNS, Column
 from specbench.report.divergence import FAULT, faulty
 from specbench.report.finding import print_lines
-from specbench.report.notes import beyond_tau, condition, how_much, legend, notes_of, origins, titles, unsure, warnings
+from specbench.report.notes import condition, how_much, legend, notes_of, origins, titles, unsure, warnings, withheld
 from specbench.report.words import sentences
 from specbench.results.records import write_frame
 from specbench.results.stored import StoredRun
@@ -39,7 +39,7 @@ def finish(folder: Path) -> int:
     text = tables.render(summary, "table", console.width, (), "task")
     _print(
         text,
-        sentences(summary, beyond_tau(summary, [run]).index),
+        sentences(summary, withheld(summary, [run])),
         notes_of([run], summary, measured),
         "table",
         titles([run]),
@@ -95,7 +95,7 @@ def compare(
         shown = tables.raw_columns(summary, columns)
         text = "" if format == "parquet" else tables.render(summary, format, console.width, columns, by)
     notes = [*stopped, *notes_of(runs, summary, measured, by in OTHER)]
-    lines = [] if by in OTHER else sentences(summary, beyond_tau(summary, runs).index)
+    lines = [] if by in OTHER else sentences(summary, withheld(summary, runs))
     if format == "parquet":
         assert out
         write_frame(out, shown)
@@ -126,7 +126,7 @@ def report(folders: Sequence[Path], out: Path, allowed: Sequence[str] = ()) -> N
     summary = compared.summary(measured)
     wrong = [*warnings(runs, summary, measured), *unsure(summary)]
     caption = [condition(runs[0], summary), *origins(runs), *legend(summary)]
-    said = sentences(summary, beyond_tau(summary, runs).index)
+    said = sentences(summary, withheld(summary, runs))
     with console.status("writing the page"):
         write_page(out, runs, summary, wrong, said, caption)
     say(f"written: {out} ({out.stat().st_size / 1e6:.1f} MB)")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -55,6 +56,9 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
             baselines = _baselines(summary)
             baseline = row.baseline if len(baselines) > 1 or not any(baselines.values()) else "the baseline"
             yield f"{row.task}: {baseline}'s time per token drifted by {row.drift:+.0%} within a run; repeat it"
+    for run in runs:
+        if run.slowed:
+            yield f"{run.name}: {run.slowed} while it decoded: no verdict on speed; see nvidia-smi, and repeat"
     for row in beyond_tau(summary, runs).itertuples():
         yield (
             f"{row.task}, {row.method}: a speedup of {row.speedup_decode:.2f} is more than τ = {row.tau:.2f} tokens a "
@@ -125,6 +129,16 @@ def beyond_tau(summary: pd.DataFrame, runs: Sequence[StoredRun]) -> pd.DataFrame
     bounded = (summary.task != compared.AVERAGE) & (summary.verification_rate > 0)
     bounded &= (summary.method != summary.baseline) & summary.baseline.isin(vanilla)
     return summary[bounded & (summary.speedup_decode > summary.tau * (1 + 1e-9))]
+
+
+def withheld(summary: pd.DataFrame, runs: Sequence[StoredRun]) -> dict[Any, str]:
+    """By the labels of rows, why no verdict is given of their speed: an impossible one, or a GPU that was slowed."""
+    if slowed := "; ".join(dict.fromkeys(run.slowed for run in runs if run.slowed)):
+        return dict.fromkeys(summary.index, slowed)
+    return {
+        row.Index: f"{row.speedup_decode:.2f} × is more than its τ of {row.tau:.2f} can give"
+        for row in beyond_tau(summary, runs).itertuples()
+    }
 
 
 def how_much(run: StoredRun) -> str:

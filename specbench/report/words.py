@@ -1,7 +1,9 @@
 """What a comparison says, in words: which differences are real, and which may be chance."""
 
 import math
-from collections.abc import Container
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 
@@ -16,15 +18,15 @@ HIDDEN = 0.1  # a score is called the same only if a difference of 10 points wou
 OF_METHOD = [*SETUP, "method"]
 
 
-def sentences(summary: pd.DataFrame, impossible: Container[object] = ()) -> list[str]:
+def sentences(summary: pd.DataFrame, withheld: Mapping[Any, str] = MappingProxyType({})) -> list[str]:
     """A line for each pair, sampling and method other than the baseline; p values are corrected for their number.
 
-    `impossible` holds the labels of rows whose speedup their τ does not allow: no verdict is given of it.
+    `withheld` says by the labels of rows why no verdict is given of their speed.
     """
     rows = summary[(summary.task != AVERAGE) & (summary.method != summary.baseline) & (summary.baseline != "")]
     if rows.empty:
         return []
-    rows = rows.assign(withheld=[label in impossible for label in rows.index])
+    rows = rows.assign(withheld=[withheld.get(label, "") for label in rows.index])
     rows = _with_speeds(rows).assign(p=holm(rows.accuracy_p.tolist()))
     lines = []
     setups = rows[SETUP].drop_duplicates()
@@ -55,14 +57,14 @@ def _with_speeds(rows: pd.DataFrame) -> pd.DataFrame:
     """
     decode = rows.speedup_decode_low.notna().groupby([rows[name] for name in OF_METHOD]).transform("any")
     p = rows.speedup_decode_p.where(decode, rows.speedup_e2e_p)
-    p = p.where((rows.compared >= FEWEST) & ~rows.imported & ~rows.withheld)
+    p = p.where((rows.compared >= FEWEST) & ~rows.imported & (rows.withheld == ""))
     speed = rows.speedup_decode.where(decode, rows.speedup_e2e)
     return rows.assign(end_to_end=~decode, speed=speed, speed_p=holm(p.tolist()))
 
 
 def _speed(rows: pd.DataFrame) -> str:
     """The tasks on which the method is faster than its baseline, slower, or neither for sure, or has no verdict."""
-    known, withheld = rows[rows.speed_p.notna()], rows[rows.withheld]
+    known, withheld = rows[rows.speed_p.notna()], rows[rows.withheld != ""]
     end_to_end = " end to end" * bool(rows.end_to_end.iloc[0])
     baseline = f"{rows.baseline.iloc[0]}{end_to_end}"
     if rows.speed.isna().all():
@@ -85,8 +87,8 @@ def _speed(rows: pd.DataFrame) -> str:
         if len(tasks)
     ]
     parts += [
-        f"no verdict on its speed on {row.task} ({row.speed:.2f} × is more than its τ of {row.tau:.2f} can give)"
-        for row in withheld.itertuples()
+        f"no verdict on its speed on {_tasks(held, rows)} ({why})"
+        for why, held in withheld.groupby("withheld", sort=False)
     ]
     return ", ".join(parts)
 

@@ -17,7 +17,7 @@ from specbench.base.parquet import Rows
 from specbench.base.untrusted import brief, read_json
 from specbench.config import MethodSpec, UserError, load_method, validated
 from specbench.plan import Plan
-from specbench.results import check_tables, documents, records
+from specbench.results import check_tables, documents, gpu_watch, records
 from specbench.results.check_manifest import Manifest
 from specbench.results.shard import SHARDS, Stretch
 
@@ -70,6 +70,11 @@ class StoredRun:
 
     def _file(self, name: str) -> Member:
         return Member(self._open, name)
+
+    @cached_property
+    def slowed(self) -> str:
+        """Which GPUs were slowed down while it decoded, and why; "" if none was, or nobody looked."""
+        return gpu_watch.read_slowed(self._file(gpu_watch.FILE))
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from fake_smi import HOT, IDLE
+from fake_smi import smi as smi
 
 from specbench.base import environment
 from specbench.measure import machine as machine_checks
@@ -207,29 +209,6 @@ def test_torch_without_fast_kernels(machine, monkeypatch):
     assert machine_checks.torch_build().level == "warning"
     monkeypatch.setattr("platform.machine", lambda: "arm64")
     assert machine_checks.torch_build().level == "ok", "torch has other kernels there"
-
-
-SMI = """#!/bin/sh
-case "$*" in
-*clocks_event_reasons*) [ -n "$OLD_DRIVER" ] && { echo 'Field "clocks_event_reasons.active" is not valid'; exit 2; } ;;
-esac
-cat "$SMI_ROWS"
-"""
-IDLE = "0, GPU-aaaa, NVIDIA H100 80GB HBM3, 0, 4, 31, 0x0000000000000001"
-HOT = "1, GPU-bbbb, NVIDIA H100 80GB HBM3, 97, 60123, 88, 0x0000000000000024"
-
-
-@pytest.fixture
-def smi(tmp_path, monkeypatch):
-    """An nvidia-smi that prints the given rows."""
-    program = tmp_path / "bin" / "nvidia-smi"
-    program.parent.mkdir()
-    program.write_text(SMI)
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    monkeypatch.setenv("SMI_ROWS", str(tmp_path / "rows"))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return lambda *rows: (tmp_path / "rows").write_text("".join(f"{row}\n" for row in rows))
 
 
 def test_gpu(smi, monkeypatch):

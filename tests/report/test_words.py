@@ -53,9 +53,10 @@ def test_no_verdict_of_speed_where_a_speedup_exceeds_tau():
     """It is no comparison that others are corrected for, either."""
     rows = [verdict(task=t, speedup_decode=s, speedup_decode_p=0.03, tau=1.67) for t, s in (("a", 2.18), ("b", 1.4))]
     held = "no verdict on its speed on a (2.18 × is more than its τ of 1.67 can give)"
-    alone = sentences(pd.DataFrame(rows[:1]), [0])
+    why = {0: "2.18 × is more than its τ of 1.67 can give"}
+    alone = sentences(pd.DataFrame(rows[:1]), why)
     assert alone == [f"sps: {held}; the same accuracy on a."]
-    both = sentences(pd.DataFrame(rows), [0])
+    both = sentences(pd.DataFrame(rows), why)
     assert both[0].startswith(f"sps: faster than plain on b (1.40 ×), {held};")
     assert "1 of speed" in both[1]
     assert "no clear difference in speed from plain on a and b" in sentences(pd.DataFrame(rows))[0]

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,16 @@ from typing import Any
 import torch
 
 from specbench.base import environment, files
-from specbench.base.console import console, progress
+from specbench.base.console import console, progress, warn
 from specbench.base.stats import Interval
 from specbench.config import PairSpec, UserError
 from specbench.config import load_pair as read_pair
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.measure.divergence import Divergence, Reference, diverged
+from specbench.measure.gpus import watched
+from specbench.measure.manifest import gpu_facts
 from specbench.measure.prompts import encode
+from specbench.results import gpu_watch
 from specbench.studies.bench import claims, shapes, view
 from specbench.studies.bench.claims import BenchTimes, Claim
 from specbench.studies.bench.engines import (
@@ -97,12 +101,14 @@ def main(
     engines += theirs
     between = settle(engines, pairs, prompts[0][1])
     agreement = Agreement(pair, engines)
-    by_name = interleave(engines, prompts, pair.device, agreement.see, between, runs)
-    forwards = every_forward(pairs)
+    with watched(device if pair.device.type == "cuda" else "cpu") as gpus:
+        by_name = interleave(engines, prompts, pair.device, agreement.see, between, runs)
+        forwards = every_forward(pairs)
     times = BenchTimes(by_name, missing | without)
     cuda, judged = pair.device.type == "cuda", pair.name == BUNDLED
     claimed = claims.of_pair(times, cuda, judged)
     claimed.append(claims.over_limit(pair, forwards, cuda and judged))
+    claimed = unless_slowed(claimed, gpus)
     size = f"{len(prompts)} documents{view.words_of_runs(runs)}"
     view.print_engines(f"{size}, greedy, γ={gamma}", times, agreement.same, runs * len(prompts))
     view.print_claims("what the engine has to reach", times, claimed)
@@ -120,6 +126,7 @@ def main(
                 for name, divergence in agreement.divergences
             ],
             "models": pair.describe(),
+            "gpus": gpus,
         }
         write(out, pair, pairs, gamma, times, claimed, forwards, facts)
     return 1 if agreement.bugs else MISSED * missed(claimed)
@@ -146,12 +153,14 @@ def main_of_shapes(
     pairs, missing = runnable(pair, runtimes, shapes.too_large(shape, pair, runtimes))
     engines = [engine for on in pairs.values() for engine in synthetic(on, gamma, rate)]
     between = settle(engines, pairs, prompts[0][1])
-    by_name = interleave(engines, prompts, where, lambda prompt, texts: None, between, runs)
-    forwards = every_forward(pairs)
+    with watched(device if where.type == "cuda" else "cpu") as gpus:
+        by_name = interleave(engines, prompts, where, lambda prompt, texts: None, between, runs)
+        forwards = every_forward(pairs)
     times = BenchTimes(by_name, missing)
     cuda, judged = where.type == "cuda", shape == "1b-8b" and kind == torch.bfloat16
     claimed = claims.of_shapes(times, cuda, judged)
     claimed.append(claims.over_limit(pair, forwards, cuda and judged))
+    claimed = unless_slowed(claimed, gpus)
     name = str(kind).removeprefix("torch.")
     size = f"{documents} random prompts{view.words_of_runs(runs)}"
     title = f"{SYNTHETIC} {shape}, {name}: {size}, γ={gamma}, acceptance forced to {rate:g}"
@@ -173,9 +182,18 @@ def main_of_shapes(
             "forced_acceptance": rate,
             "expected_tau": expected,
             "models": sizes,
+            "gpus": gpus,
         }
         write(out, pair, pairs, gamma, times, claimed, forwards, facts)
     return MISSED * missed(claimed)
+
+
+def unless_slowed(claimed: Sequence[Claim], gpus: Sequence[Mapping[str, Any]]) -> list[Claim]:
+    """The claims, without a bar where a GPU was slowed down; a line says so."""
+    if not (slowed := gpu_watch.slowed(gpus)):
+        return list(claimed)
+    warn(f"{slowed} while engines were timed, so nothing is judged; see nvidia-smi, and repeat")
+    return [replace(claim, bar=None) for claim in claimed]
 
 
 def missed(claimed: Sequence[Claim]) -> bool:
@@ -233,7 +251,7 @@ def write(
     """Write everything that was printed, and what it depends on, as JSON."""
     figures = {
         **facts,
-        "environment": environment.describe(pair.device, pair.draft_device),
+        "environment": environment.describe(pair.device, pair.draft_device) | gpu_facts(pair, str(pair.device)),
         "runtimes": {name: on.runtime.facts() | {"seconds": on.runtime.seconds} for name, on in pairs.items()},
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "missing": dict(times.missing),

@@ -1,0 +1,36 @@
+"""What the GPUs of a run did while it decoded, in its `gpu.json`: clocks, power, heat, and whether they were slowed."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from specbench.base.folder import Member
+from specbench.base.untrusted import read_json
+from specbench.config import UserError
+
+FILE = "gpu.json"
+# Of NVML's reasons for lower clocks, those that slow work down; others are idleness and settings.
+SLOWDOWNS = {0x04: "power cap", 0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
+
+
+def reasons(bits: int) -> str:
+    """Why a GPU is slowed down, in words; "" if it is not."""
+    return ", ".join(dict.fromkeys(text for bit, text in SLOWDOWNS.items() if bits & bit))
+
+
+def slowed(watched: Any) -> str:
+    """In words, which of the GPUs that were `watched` were slowed down, and why; "" if none was."""
+    rows: Iterable[Any] = watched if isinstance(watched, list) else ()
+    parts = []
+    for row in rows:
+        bits, index = (row.get(name) if isinstance(row, dict) else None for name in ("slowed", "index"))
+        if isinstance(bits, int) and isinstance(index, int) and (why := reasons(bits)):
+            parts.append(f"GPU {index} was slowed down ({why})")
+    return "; ".join(parts)
+
+
+def read_slowed(path: Member) -> str:
+    """`slowed` of a run's file; "" if it has none. A damaged one tells nothing."""
+    try:
+        return slowed(read_json(path)) if path.folder.has(path.name) else ""
+    except UserError:
+        return ""
