@@ -28,11 +28,13 @@ def _llama(vocabulary: int, hidden: int, intermediate: int, layers: int, heads: 
 TINY = _llama(512, 64, 128, 2, 4, head_dim=16)
 LLAMA_160M = _llama(32000, 768, 3072, 12, 12)
 LLAMA_1B = _llama(128256, 2048, 8192, 16, 32, num_key_value_heads=8, head_dim=64, tie_word_embeddings=True)
+QWEN_05B = _llama(151936, 896, 4864, 24, 14, num_key_value_heads=2, head_dim=64, tie_word_embeddings=True)
 LLAMA_8B = _llama(128256, 4096, 14336, 32, 32, num_key_value_heads=8, head_dim=128)
 SHAPES = {  # draft and target
     "tiny": (TINY | {"num_hidden_layers": 1}, TINY),
     "160m-1b": (LLAMA_160M, LLAMA_1B),
     "1b-8b": (LLAMA_1B, LLAMA_8B),
+    "0.5b-8b": (QWEN_05B, LLAMA_8B),
 }
 
 
