@@ -115,7 +115,7 @@ run)
   ;;
 --dry-run)
   # shellcheck disable=SC2086 # a list of words
-  OMP_NUM_THREADS=1 python tools/recipes/gpu_stages.py $stages --out "$OUT" --tiny --seconds 45
+  OMP_NUM_THREADS=1 python tools/recipes/gpu_stages.py $stages --out "$OUT" --tiny --seconds 100
   ;;
 *) sed -n '2,16s/^# \{0,1\}//p' "$0" && exit 2 ;;
 esac

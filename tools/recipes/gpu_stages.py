@@ -9,6 +9,7 @@ import argparse
 import collections
 import importlib.util
 import json
+import math
 import re
 import statistics
 import subprocess
@@ -299,7 +300,7 @@ def has_method(name: str) -> bool:
 
 def synthetic_shapes(tiny: bool) -> dict[str, Any]:
     """Stage d, SYNTHETIC: random models of 0.5, 1 and 8 B: verification of 1 to 64 tokens, and forced acceptance."""
-    found: dict[str, Any] = {"synthetic": True}
+    found: dict[str, Any] = {}
     for shape in ("tiny",) if tiny else ("1b-8b", "0.5b-8b"):
         where, kind = shapes.device_and_dtype("auto", "auto" if not tiny else "float32")
         made = shapes.make(shape, where, kind)
@@ -323,7 +324,7 @@ def synthetic_shapes(tiny: bool) -> dict[str, Any]:
             }
         found[shape] = {"ms": curves, "draft_of_4_in_one_call_ms": draft, "forced": rates}
         del made, pair
-    return found
+    return {"synthetic": True, "shapes": found}
 
 
 def in_one_call(pair: Pair, gamma: int) -> float:
@@ -394,6 +395,15 @@ def main() -> int:
     return 0
 
 
+def finite(value: Any) -> Any:
+    """JSON-like data, None in the place of NaN and infinity, which JSON lacks."""
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def carry_out(stage: str, tiny: bool, seconds: float, out: Path) -> None:
     """Write the file of a stage."""
     began, device = time.monotonic(), torch.device("cuda" if CUDA else "cpu")
@@ -412,7 +422,7 @@ def carry_out(stage: str, tiny: bool, seconds: float, out: Path) -> None:
         "gpus": looked,
         "peak_memory": torch.cuda.max_memory_allocated() if CUDA else None,
     }
-    (out / f"{stage}.json").write_text(json.dumps(facts | found, indent=1, default=str) + "\n")
+    (out / f"{stage}.json").write_text(json.dumps(finite(facts | found), indent=1, default=str) + "\n")
     print(f"gpu.sh: {stage} took {facts['took_seconds']} s", flush=True)
 
 
