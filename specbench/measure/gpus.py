@@ -33,7 +33,7 @@ FACTS = {
     "persistence_mode": "persistence",
 }
 WATCHED = "index,clocks.sm,clocks.mem,power.draw,temperature.gpu,memory.used"
-EVERY = 500  # milliseconds between two looks; one program that stays does not start anew each time
+EVERY = 500  # milliseconds between two looks; one program that stays does not start again each time
 
 
 @dataclass(frozen=True)

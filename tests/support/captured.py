@@ -33,7 +33,7 @@ HERE = torch.device(DEVICE)
 
 
 class Replayed:
-    """In the place of a CUDA graph: computes the step anew into the tensors that the capture gave, as a replay does."""
+    """In place of a CUDA graph: computes the step again into the tensors that the capture gave, as a replay does."""
 
     def __init__(self, step: Fixed) -> None:
         self.step = step
