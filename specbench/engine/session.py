@@ -279,10 +279,10 @@ class Session:
 
         All in one call of the runtime: `passes` forwards of `width` tokens, which the watch sees as one. None, and
         nothing is done, if the runtime has no such calls, a forward of this session is more than the runtime's, or
-        nothing is read. (Nor with penalties.) `logits` [V], `states` and `ids` are as of a `LevelReader`.
+        nothing is read. (Nor if logits are changed.) `logits` [V], `states` and `ids` are as of a `LevelReader`.
         """
         run = getattr(self._chaining, "tree", None)
-        if run is None or not passes or self.penalties:
+        if run is None or not passes or self.change:
             return None
         with self._watch.forward(self.role, passes * width, self._length, passes):
             grown: tuple[Tensor, ...] = run(grow, passes * width, self.vocabulary, logits, states, ids)
