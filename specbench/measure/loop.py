@@ -79,10 +79,9 @@ def execute(
         if not recorder.merged and recorder.done() < work.span.stop:
             started()
             try:
-                with recorded(folder, str(plan.device if work.pair.device.type == "cuda" else "cpu")):
-                    finished = decode_all(work, recorder, report)
-                if not finished:
-                    return False
+                with recorded(folder, plan.device if work.pair.device.type == "cuda" else "cpu"):
+                    if not decode_all(work, recorder, report):
+                        return False
             finally:
                 gc.unfreeze()
                 add_seconds(folder, since(work.pair, before) | work.spent | {TOTAL: now() - began})

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+ROOM = 2048  # tokens that a new cache has room for; when it grows, its graphs are captured again
 WARM_UP = 3  # runs before a capture, in which libraries choose and load their kernels
 
 

@@ -18,7 +18,7 @@ from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.chains import Chain
 from specbench.engine.runtimes.decoder import Step
 from specbench.engine.runtimes.eager import additive
-from specbench.engine.runtimes.fixed import Calls, Fixed, Steps
+from specbench.engine.runtimes.fixed import ROOM, Calls, Fixed, Steps
 from specbench.engine.runtimes.graph_blocks import BlockRunner
 from specbench.engine.runtimes.graph_trees import FixedTree, Grow, TreeKey
 from specbench.engine.runtimes.lean import Lean, doubled
@@ -29,7 +29,6 @@ from specbench.engine.types import Sampling
 
 WIDEST = 64  # tokens; wider blocks are computed as in `static`
 NARROW = 16  # tokens; a wider block of which only the last logits are wanted is the end of a prompt
-ROOM = 2048  # tokens that a new cache has room for; when it grows, its graphs are captured again
 
 
 class Graph(Runtime):
@@ -49,7 +48,7 @@ class Graph(Runtime):
         self._pools: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def runner(self, model: PreTrainedModel) -> "GraphRunner | BlockRunner":
-        return BlockRunner(model, self) if type(model) is BlockHead else GraphRunner(STATIC.lean(model), self)
+        return BlockRunner(model, self.want) if type(model) is BlockHead else GraphRunner(STATIC.lean(model), self)
 
     def fixed(self, work: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return Calls(work, self.want)
@@ -157,7 +156,7 @@ class GraphRunner(StaticRunner):
         end = self.length + nodes
         self.reserve(max(end, ROOM))
         key = TreeKey(grow, nodes, doubled(end), vocabulary)
-        step = self.steps.get(key) or self._prepared(key, FixedTree(self, key, logits, states, ids))
+        step = self.steps.get(key) or self._prepared(key, FixedTree(self.lean, self.cache, key, logits, states, ids))
         assert isinstance(step, FixedTree)
         return step(logits, states, self.length)
 

@@ -1,18 +1,15 @@
 """A block head on fixed shapes: its context's keys and values have rows of their own, and a block is one CUDA graph."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from specbench.engine.models.block_head import BlockHead
-from specbench.engine.runtimes.fixed import Fixed
+from specbench.engine.runtimes.fixed import ROOM, Fixed
 from specbench.engine.runtimes.lean import doubled
 from specbench.engine.runtimes.types import Lent, Reads
-
-if TYPE_CHECKING:
-    from specbench.engine.runtimes.graph import Graph
 
 
 class BlockKey(NamedTuple):
@@ -25,10 +22,13 @@ class BlockKey(NamedTuple):
 
 
 class BlockRunner:
-    """One sequence of a `BlockHead`. Its heads' authors append to a cache; here rows are written where they belong."""
+    """One sequence of a `BlockHead`, which appends to a cache elsewhere; here rows are written where they belong.
 
-    def __init__(self, head: BlockHead, runtime: "Graph") -> None:
-        self.head, self.runtime = head, runtime
+    `want` has a step captured when the runtime settles.
+    """
+
+    def __init__(self, head: BlockHead, want: Callable[["BlockRunner", BlockKey], None]) -> None:
+        self.head, self.want = head, want
         self.length = self.capacity = 0
         self.rows = torch.empty(0)
         self.steps: dict[Any, Fixed] = {}
@@ -51,7 +51,7 @@ class BlockRunner:
         else:
             if key not in self.steps:
                 self.steps[key] = FixedBlock(self, key, features)
-                self.runtime.want(self, key)
+                self.want(self, key)
             step = self.steps[key]
             assert isinstance(step, FixedBlock)
             logits = step(ids[read : read + 1], features, self.length)
@@ -88,8 +88,6 @@ class BlockRunner:
         """Make room for `length` tokens, in place; cached tokens stay."""
         if length <= self.capacity:
             return
-        from specbench.engine.runtimes.graph import ROOM
-
         config, old = self.head.config, self.rows
         self.capacity = doubled(max(length, ROOM))
         shape = (2, config.num_hidden_layers, 1, config.num_key_value_heads, self.capacity, config.head_dim)

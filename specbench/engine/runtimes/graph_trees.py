@@ -1,19 +1,17 @@
 """A tree that a head or a draft model grows, as one CUDA graph: every level is read and every node chosen within it."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from specbench.engine.runtimes import decoder
-from specbench.engine.runtimes.decoder import Step
+from specbench.engine.runtimes.decoder import Cache, Step
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.fixed import Fixed
+from specbench.engine.runtimes.lean import Lean
 from specbench.engine.runtimes.types import LAST
-
-if TYPE_CHECKING:
-    from specbench.engine.runtimes.graph import GraphRunner
 
 # How a tree grows: logits [V] after the context, and what reads its nodes (`level_reader.Read`) -> tokens [K], parents
 # [K] and log-probabilities of paths [K]. It may wait for nothing, and all its shapes are fixed.
@@ -32,9 +30,11 @@ class TreeKey(NamedTuple):
 class FixedTree(Fixed):
     """A tree after the rows of a cache. What its first level is chosen by is copied into buffers."""
 
-    def __init__(self, runner: "GraphRunner", key: TreeKey, logits: Tensor, states: Tensor | None, ids: Tensor | None):
-        lean, device = runner.lean, runner.lean.device
-        self.key, self.lean, self.cache, self.ids = key, lean, runner.cache, ids
+    def __init__(
+        self, lean: Lean, cache: Cache, key: TreeKey, logits: Tensor, states: Tensor | None, ids: Tensor | None
+    ) -> None:
+        device = lean.device
+        self.key, self.lean, self.cache, self.ids = key, lean, cache, ids
         self.angles = lean.angles(key.reach)
         self.logits = torch.empty_like(logits)
         self.states = None if states is None else torch.empty_like(states)
