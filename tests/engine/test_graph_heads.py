@@ -18,6 +18,7 @@ from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.graph_trees import TreeKey
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.session import Session
+from specbench.methods.heads.eagle3 import EagleDrafter
 
 STORED = Path(__file__).parents[2] / "results" / "reference" / "round-waits.json"
 COUNT = 24
@@ -52,14 +53,26 @@ def test_captured_heads_draft_and_decode_as_on_eager(kind, architecture, monkeyp
         assert max(each.accepted for each in expected[1]) > 1 > min(each.accepted for each in expected[1][1:])
 
 
-def test_a_window_cuts_the_paths_of_long_trees(monkeypatch):
-    """A tree that is deeper than the window would let it read: by positions, not by rows."""
+def trees(monkeypatch) -> list:
+    """Every tree that is grown from now on."""
+    seen = []
+    tree = EagleDrafter.tree
+    monkeypatch.setattr(EagleDrafter, "tree", lambda self, context: seen.append(made := tree(self, context)) or made)
+    return seen
+
+
+def test_values_of_paths_are_those_of_eager(monkeypatch):
+    """Each node reads its own path, and of the text what its position leaves it: Gemma 2 has a window of 16."""
     target = pair("gemma2")[0]
     used, reference = (
         headed("eagle3", target, runtime, "gemma2", total=40, depth=5) for runtime in (capturing(monkeypatch), EAGER)
     )
     prompt, _ = lively_prompt("gemma2", 15, COUNT)
+    seen = trees(monkeypatch)
     assert verdicts(decode(used, prompt, COUNT)[1]) == verdicts(decode(reference, prompt, COUNT)[1])
+    assert len(seen) % 2 == 0 and len(seen[0].values) == 39
+    for one, other in zip(seen[: len(seen) // 2], seen[len(seen) // 2 :], strict=True):
+        torch.testing.assert_close(one.values, other.values, rtol=0, atol=1e-4)
 
 
 def test_which_runtime_a_head_has(monkeypatch):
