@@ -35,7 +35,7 @@ def verdicts(rounds):
     (("eagle3", "gemma2"), ("eagle", "llama"), ("hydra", "llama"), ("dflash", "gemma2"), ("dflare", "llama")),
 )
 def test_captured_heads_draft_and_decode_as_on_eager(kind, architecture, monkeypatch):
-    """Three texts: at first nothing is captured, then what the first needed, in the end all. Gemma 2 has a window."""
+    """Three texts: at first nothing is captured, then what the first needed, in the end all."""
     runtime = capturing(monkeypatch)
     target = pair(architecture)[0]
     used, reference = headed(kind, target, runtime, architecture), headed(kind, target, EAGER, architecture)
@@ -62,7 +62,7 @@ def trees(monkeypatch) -> list:
 
 
 def test_values_of_paths_are_those_of_eager(monkeypatch):
-    """Each node reads its own path, and of the text what its position leaves it: Gemma 2 has a window of 16."""
+    """Each node reads its own path, at its depth."""
     target = pair("gemma2")[0]
     used, reference = (
         headed("eagle3", target, runtime, "gemma2", total=40, depth=5) for runtime in (capturing(monkeypatch), EAGER)

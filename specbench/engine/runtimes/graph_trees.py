@@ -60,7 +60,7 @@ class _Levels:
 
     def __init__(self, tree: FixedTree) -> None:
         self.tree, self.states = tree, tree.states
-        self.depths = tree.rows[:0]  # [n] of the nodes that were read
+        self.count = 0  # the nodes that were read
         self.allowed = tree.rows.new_ones(0, 0, dtype=torch.bool)  # [k, n]: what those read last read of them
         self.level = 0
 
@@ -73,11 +73,11 @@ class _Levels:
         else:
             self.allowed = torch.cat([self.allowed[followed], own], 1)
             states = None if self.states is None else self.states[followed]
-        rows = tree.start + torch.arange(len(self.depths), len(self.depths) + width, device=tokens.device)
-        self.depths = torch.cat([self.depths, torch.full_like(tokens, self.level)])
+        rows = tree.start + torch.arange(self.count, self.count + width, device=tokens.device)
+        self.count += width
         places = (tree.start + self.level).expand(width)
         self.level += 1
-        step = Step(rows, places, tree.key.reach, self._masks())
+        step = Step(rows, places, tree.key.reach, {None: self._mask()})
         logits, self.states = decoder.run(
             tree.lean.parts,
             tokens if tree.ids is None else tree.ids[tokens],
@@ -90,15 +90,9 @@ class _Levels:
         )
         return logits[:, : tree.key.vocabulary]
 
-    def _masks(self) -> dict[int | None, Tensor | None]:
-        """By window [k, reach]: the context, then of the tree's rows each node's path."""
+    def _mask(self) -> Tensor:
+        """[k, reach]: the context, then of the tree's rows each node's path. Heads have no windows."""
         tree = self.tree
         after = tree.rows - tree.start  # below 0: the context
-        node = after.clamp(0, len(self.depths) - 1)
-        path = (after >= 0) & (after < len(self.depths)) & self.allowed[:, node]
-        allowed = (after < 0) | path
-        away = self.level - 1 - torch.where(after < 0, after, self.depths[node])
-        return {
-            window: additive(allowed & (away < (window or tree.key.reach)), tree.lean.wide)
-            for window in tree.lean.masks.windows
-        }
+        path = (after >= 0) & (after < self.count) & self.allowed[:, after.clamp(0, self.count - 1)]
+        return additive((after < 0) | path, tree.lean.wide)
