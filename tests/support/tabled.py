@@ -43,11 +43,11 @@ class Table:
     def truncate(self, length) -> None:
         self.length, self.depths = length, []
 
-    def forward(self, tokens, keep=0, parents=None, hidden=()) -> Scored:
+    def forward(self, tokens, keep=0, parents=None, hidden=(), features=None) -> Scored:
         if parents is None:
             self.length += len(tokens)
             return self.scored(tokens, range(self.length - len(tokens) + 1, self.length + 1))
-        for parent in parents:
+        for parent in map(int, parents):
             self.depths.append(self.depths[parent] + 1 if parent >= 0 else 1)
         return self.scored(tokens, [self.length + depth for depth in self.depths[-len(tokens) :]])
 
