@@ -17,6 +17,7 @@ from gates import DEVICE, GREEDY, decode, lively
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from law import fit
+from official_cases import official_cases
 from recalled import recalled
 from refusals import one_line_error
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -232,12 +233,32 @@ class Scripted:
         return self.row()
 
 
-def drafted(confidences, sampling=GREEDY, gamma=25, **changes):
+def drafted(confidences, sampling=GREEDY, gamma=25, kind=Scripted, **changes):
     drafter = swift(model("llama"), max_opt_iter=0, **changes).drafter
     drafter.begin([1, 2, 3])
     drafter.target.restart([1, 2, 3])
-    drafter.session = Scripted(confidences)
+    drafter.session = kind(confidences)
     return drafter.propose([1, 2, 3, 4], gamma, sampling, torch.Generator(DEVICE)), drafter.session
+
+
+class Given(Scripted):
+    """Says these logits, one row a step."""
+
+    def row(self):
+        return Scored(torch.tensor(self.confidences[len(self.fed)], dtype=torch.float64)[None])
+
+
+def test_trees_are_those_of_its_own_code():
+    """20 greedy drafts of up to 3 and up to 25 steps, some of them ended by a token that the draft is unsure of."""
+    steps = []
+    for case in official_cases("swift"):
+        draft, _ = drafted(case["rows"], gamma=case["gamma"], kind=Given)
+        paths: list[tuple[int, ...]] = []
+        for token, parent in zip(draft.tokens.tolist(), draft.parents, strict=True):
+            paths.append((*(paths[parent] if parent >= 0 else ()), token))
+        assert set(paths) == {tuple(path[: end + 1]) for path in case["paths"] for end in range(len(path))}
+        steps.append(len(case["rows"]))
+    assert 1 in steps and max(steps) > 4
 
 
 def test_a_tree_by_hand():
