@@ -57,10 +57,8 @@ class Mixers:
         self.inside = [module for module in self.modules if hasattr(module, "rg_lru")]  # what holds its state itself
         for module in self.modules:
             if getattr(module, "time_step_limit", (0.0,))[0]:
-                vars(module)["time_step_limit"] = (
-                    0.0,
-                    float("inf"),
-                )  # blocks have a floor then, and single tokens none
+                # With a floor, blocks would apply it and single tokens would not.
+                vars(module)["time_step_limit"] = (0.0, float("inf"))
             module.forward = partial(self._in_pieces, module, module.forward)
 
     def new_cache(self, model: PreTrainedModel) -> Any:
