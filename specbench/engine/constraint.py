@@ -120,14 +120,17 @@ class Constraining:
         if role != "target" and not self.draft:
             return penalties
         self.roles.append(role)
-        return Constrained(self, penalties, watch or Unwatched())
+        return Constrained(self, penalties, watch or Unwatched(), role == "target")
 
 
 class Constrained:
-    """The change of one session's logits: penalties, then the constraint. As `Penalties`."""
+    """The change of one session's logits: penalties, then the constraint. As `Penalties`.
 
-    def __init__(self, constraining: Constraining, penalties: Penalties, watch: Watch) -> None:
-        self.constraining, self.penalties, self._watch = constraining, penalties, watch
+    If `strict`, a chain, and a tree, is fed from the last token of the text on, and what follows it is a draft.
+    """
+
+    def __init__(self, constraining: Constraining, penalties: Penalties, watch: Watch, strict: bool = False) -> None:
+        self.constraining, self.penalties, self._watch, self._strict = constraining, penalties, watch, strict
         self._follows: Constraint | None = None
         self._matcher: Any = None
         self._read: list[int] = []  # the tokens that the matcher has read
@@ -140,8 +143,8 @@ class Constrained:
     ) -> Tensor:
         """New logits, as `Penalties` gives them, -inf for every token that may not come next.
 
-        Rows within the prompt, after the end of the text, and after a token that was not allowed are left alone.
-        Raises Stuck if nothing may come next.
+        Rows within the prompt, after the end of the text, and after a draft that is not allowed or leads nowhere are
+        left alone. Raises Stuck if that is so of the text itself.
         """
         if self.penalties:
             logits = self.penalties(logits, before, block, parents, prompt)
@@ -149,10 +152,12 @@ class Constrained:
             return logits
         with self._watch.forward(MASKS, len(logits), len(before)):
             rows, allowed = [], []
-            for row, answer in enumerate(_answers(before, block, parents, prompt)[-len(logits) :]):
-                if answer is not None and self._reads(answer):
+            begins = parents is None or len(logits) == len(block)  # with a token of the text
+            for row, answer in enumerate(_answers(before, block, parents, prompt, len(logits))):
+                said = self._strict and (not answer or (begins and not row))
+                if answer is not None and (may_follow := self._allowed(answer, said)) is not None:
                     rows.append(row)
-                    allowed.append(self.constraining.grammars.allowed(self._matcher))
+                    allowed.append(may_follow)
             if not rows:
                 return logits
             masked = logits.clone()
@@ -167,9 +172,22 @@ class Constrained:
         with self._watch.forward(MASKS, 1, len(answer)):
             return list(self._matcher.compute_ff_tokens()) if self._reads(answer) else []
 
+    def _allowed(self, answer: list[int], said: bool) -> NDArray[np.bool_] | None:
+        """Which tokens [V] may follow an answer; None if it has ended, or nothing may. Then Stuck, if it is `said`."""
+        grammars = self.constraining.grammars
+        try:
+            if self._reads(answer):
+                return grammars.allowed(self._matcher)
+            if said and grammars.ends.isdisjoint(answer):
+                raise Stuck(f"token {len(answer)} of the answer is not allowed by its constraint")
+        except Stuck:
+            if said:
+                raise
+        return None
+
     def _reads(self, answer: list[int]) -> bool:
         """Move the matcher to the end of an answer, in place; False if the answer has ended or is not allowed."""
-        if self._matcher is None or self._follows != self.constraining.current:
+        if self._matcher is None or self._matcher.is_error() or self._follows != self.constraining.current:
             self._follows = self.constraining.current
             assert self._follows is not None
             self._matcher, self._read = self.constraining.grammars.matcher(self._follows), []
@@ -184,13 +202,14 @@ class Constrained:
 
 
 def _answers(
-    before: Sequence[int], block: Sequence[int], parents: Sequence[int] | None, prompt: int
+    before: Sequence[int], block: Sequence[int], parents: Sequence[int] | None, prompt: int, rows: int
 ) -> list[list[int] | None]:
-    """The answer up to each token of a block, with it; None within the prompt. Arguments as of `Penalties`."""
+    """The answer up to each of the last tokens of a block; None within the prompt. Arguments as of `Penalties`."""
     start, outside = list(before[prompt:]), max(0, prompt - len(before))
     if parents is None:
-        return [[*start, *block[outside : end + 1]] if end + 1 >= outside else None for end in range(len(block))]
+        ends = range(len(block) - rows + 1, len(block) + 1)
+        return [[*start, *block[outside:end]] if end >= outside else None for end in ends]
     paths: list[list[int] | None] = []
     for token, parent in zip(block, parents, strict=True):
         paths.append([*((paths[parent] or []) if parent >= 0 else start), token])
-    return paths
+    return paths[-rows:]

@@ -15,7 +15,7 @@ from specbench import config
 from specbench.base.errors import UserError
 from specbench.config.specs import Constraint
 from specbench.engine.clock import MASKS, Forward, Lap, RowStopwatch, SharedForward, Stopwatch
-from specbench.engine.constraint import Constrained, Constraining, Grammars, Stuck
+from specbench.engine.constraint import Constraining, Grammars, Stuck
 from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import Pair
 from specbench.engine.penalties import Penalties
@@ -42,7 +42,8 @@ def grammars():
 
 
 def session_of(model, grammars, penalties=Penalties()):  # noqa: B008
-    return Session(model, "target", change=Constrained(Constraining(grammars, current=RULE), penalties, Unwatched()))
+    change = Constraining(grammars, current=RULE).of("target", penalties, Unwatched())
+    return Session(model, "target", change=change)
 
 
 def masked(logits, answer):
@@ -252,12 +253,29 @@ def test_constraints_that_no_text_follows(grammars, kind, text, says):
 
 
 def test_a_text_that_cannot_go_on_is_an_error(models, grammars):
-    """After `a` only letters follow that no token has."""
+    """After `a` only letters follow that no token has; as a draft it is no error, and the next text is another."""
     session = session_of(models["target"], grammars)
     session.change.constraining.current = Constraint("regex", "ad|bc")
+    session.restart(PROMPT)
     with pytest.raises(Stuck, match="cannot be followed further"):
-        session.restart(PROMPT)
         session.forward([0])
+    (row,) = session.restart(PROMPT).logits
+    assert row.isfinite().tolist() == [True, True, False, False, False]
+    rows = session.forward([1, 2, 0]).logits
+    assert rows[0].isfinite().tolist() == [False, False, True, False, False]
+    session.restart(PROMPT)
+    root, dead, _ = session.forward([1, 0, 2], parents=[-1, 0, 0]).logits
+    assert root.isfinite().sum() == 1 and dead.isfinite().all()
+
+
+def test_a_token_that_is_not_allowed_is_never_read_as_said(models, grammars):
+    """Whatever a method does wrong, its text is not taken for one that follows."""
+    session = session_of(models["target"], grammars)
+    session.restart(PROMPT)
+    with pytest.raises(Stuck, match="token 1 of the answer is not allowed"):
+        session.forward([2])
+    session.restart(PROMPT)
+    session.forward([0, 2])  # as a draft it may be read
 
 
 def test_tokenizers_that_cannot_be_used():
@@ -287,3 +305,22 @@ def test_the_time_of_masks_is_no_time_of_forwards(models, grammars):
     (lap,) = watch.laps()
     assert lap.count(MASKS) == 1 and 0 < lap.time(MASKS) < lap.seconds - lap.busy
     assert RowStopwatch().forward(MASKS, 1, 0).model == MASKS
+
+
+@pytest.mark.long
+def test_texts_of_every_method_that_tiny_models_can_run_follow_their_constraint(models, grammars):
+    """Each refuses, or its texts are in the language; lossless greedy ones are vanilla's."""
+    followed = 0
+    for name in config.names("methods"):
+        try:
+            method = of_name(name, models, grammars)
+        except UserError:  # a head that is not there, or the constraint
+            continue
+        for temperature in (0.0,) if name == "oracle" else (0.0, 1.0):
+            for seed, prompt in enumerate(oracle.prompts(6, length=6, vocab=END, seed=3)):
+                tokens, _ = answer_of(method, Sampling(temperature), torch.Generator(DEVICE).manual_seed(seed), prompt)
+                assert "".join(letters.TEXTS[token] for token in tokens) in letters.language(), name
+                if method.lossless and not temperature:
+                    assert tokens == answer_of(of_name("vanilla", models, grammars), prompt=prompt)[0], name
+        followed += 1
+    assert followed >= 40
