@@ -5,6 +5,7 @@ import itertools
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from cases import mostly_long
 from matplotlib.text import Text
@@ -13,7 +14,7 @@ from synthetic import CHAIN, SINGLE, Rows, rounds, sample, scores, write_run
 
 from specbench.base.stats import pooled_rate
 from specbench.config import UserError
-from specbench.report import drawing, page_style
+from specbench.report import drawing, page_rounds, page_style
 from specbench.report.plots import data as plot_data
 from specbench.report.plots import rounds as plot_rounds
 from specbench.report.plots import style
@@ -283,6 +284,21 @@ def test_time_of_auxiliary_models(run):
     (ax,) = plot_rounds.time(dataclasses.replace(data, measured=measured)).axes
     widths = [bar.get_width() for bar in ax.patches if abs(bar.get_y() + 0.35 - 1) < 1e-9 and bar.get_width()]
     assert widths == pytest.approx([50, 20, 5, 50])
+
+
+def test_time_of_masks(run):
+    """A part of its own, which no longer counts as outside forwards; in the image and on the page."""
+    data = plot_data.read([StoredRun(run)], (), False)
+    counts = data.measured.counts.assign(masks=0.02)
+    (ax,) = plot_rounds.time(dataclasses.replace(data, measured=dataclasses.replace(data.measured, counts=counts))).axes
+    widths = [bar.get_width() for bar in ax.patches if abs(bar.get_y() + 0.35 - 1) < 1e-9 and bar.get_width()]
+    assert widths == pytest.approx([50, 20, 5, 50])
+    looks = {label: page_style.Look("#000000", "circle", "solid", "") for label in ("sps", "vanilla")}
+    known = {"C": 4, "target": 0.2, "draft": 0.08, "models": 0.28, "decode": 0.5}
+    rows = pd.DataFrame([known | {"label": "sps", "masks": 0.02}, known | {"label": "vanilla", "masks": 0.0}])
+    parts = {bars["name"]: bars["x"] for bars in page_rounds.time(rows, looks)["data"]}
+    assert parts["masks of the constraint"] == pytest.approx([5])
+    assert parts["outside forwards"] == pytest.approx([50, 55])
 
 
 @pytest.fixture
