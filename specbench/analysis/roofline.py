@@ -21,7 +21,7 @@ from specbench.results.stored import StoredRun, runtime_of
 # `output`.
 OTHER_DRAFTS = (
     *("chimera", "deer", "del", "dflare", "dflash", "diffuspec", "eagle", "eagle3", "eagle3-typical", "fused"),
-    *("hydra", "kangaroo", "medusa", "routed", "s2d", "slimspec", "swift", "taps", "tlt-online", "vocabtrim"),
+    *("hydra", "kangaroo", "medusa", "mtp", "routed", "s2d", "slimspec", "swift", "taps", "tlt-online", "vocabtrim"),
     *("specblock", "window"),
 )
 

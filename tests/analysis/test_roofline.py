@@ -329,7 +329,7 @@ def test_which_methods_draft_with_other_models():
         *("eagle3-typical", "fspad", "fused", "graft", "hass", "hydra", "kangaroo", "medusa", "medusa-typical"),
         *("rapid", "rapid-pocket", "routed", "s2d", "slimspec", "swift", "taps", "taps-average", "taps-route"),
         *("specblock", "tlt-eagle3", "tlt-online", "vocabtrim"),
-        "window",
+        *("mtp", "window"),
     }
 
 

@@ -134,6 +134,13 @@ def test_anything_further_back_is_read_again(kind):
     session.truncate(19)
     session.truncate(18)
     assert apart(kind, session.forward(TEXT[18:21]).logits, 18) < CLOSE
+    fresh = Session(target(kind), "target")
+    fresh.restart(TEXT[:13])
+    fresh.forward(TEXT[13:18])  # the last states that are kept are within this block
+    for token in TEXT[18:21]:
+        fresh.forward([token])
+    fresh.truncate(20)
+    assert apart(kind, fresh.forward(TEXT[20:23]).logits, 20) < CLOSE
 
 
 @functools.cache
@@ -231,7 +238,7 @@ def test_few_states_are_kept(monkeypatch):
     for kind in ("jamba", "qwen3_next"):
         session = Session(target(kind), "target")
         session.restart(TEXT[:13])
-        for width, kept in ((6, 0), (1, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 5), (6, 1)):
+        for width, kept in ((6, 0), (1, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 5), (6, 2), (6, 2), (6, 1)):
             at = len(session)
             assert apart(kind, session.forward(TEXT[at : at + width]).logits, at) < CLOSE
             assert len(session._states._kept) <= 3 + width

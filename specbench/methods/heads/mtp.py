@@ -1,0 +1,89 @@
+"""MTP: the checkpoint's own multi-token-prediction modules draft a chain (DeepSeek-V3, arXiv 2412.19437). Lossless.
+
+The modules are those of DeepSeek V3, GLM-4 MoE, Qwen3-Next and 3.5 and others that transformers loads. With several
+modules each drafts a token; a single one is applied again and again, as engines do.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+
+from specbench.config import Settings as Base
+from specbench.config import UserError
+from specbench.engine.accept import exact
+from specbench.engine.lengths import Lengths
+from specbench.engine.models.heads import fingerprint
+from specbench.engine.models.mtp import Modules, load_modules
+from specbench.engine.models.pair import Pair
+from specbench.engine.session import LAST, Session
+from specbench.engine.speculate import Headed, read_once
+from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
+
+
+class Settings(Base):
+    steps: int = Field(ge=0, le=64, description="tokens of a draft; 0: one for each module")
+    modules: str = Field(description="a folder with the modules' weights, or `auto` (the target's own checkpoint)")
+
+
+class MtpDrafter:
+    """Drafts the modules' likeliest tokens, at any temperature, for the target to test as point masses."""
+
+    def __init__(self, modules: Modules, vocabulary: int, watch: Watch) -> None:
+        self.modules, self.vocabulary, self.watch = modules, vocabulary, watch
+        self.lengths = Lengths()  # no policy: `steps` alone decides
+
+    def begin(self, prompt: list[int]) -> None:
+        """Nothing is left of the last prompt: the states are those of the prefill."""
+
+    def prefill(self, target: Session, prompt: list[int]) -> Scored:
+        target.truncate(0)
+        scored = target.forward(prompt, keep=1, hidden=LAST)
+        assert scored.hidden is not None
+        self.modules.begin(scored.hidden)
+        return scored
+
+    @torch.inference_mode()
+    def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
+        with self.watch.forward("draft", len(self.modules.unread), len(context) - 1, self.modules.steps):
+            return Draft(self.modules.draft(context, self.vocabulary), None)
+
+    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
+        return read_once(target, recent, draft, LAST)
+
+    @torch.inference_mode()
+    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+        verdict = exact(draft, scored, sampling, rng)
+        assert scored.hidden is not None
+        self.modules.follow(scored.hidden[: verdict.accepted + 1])
+        return verdict
+
+
+class Mtp(Headed, Stateless):
+    """Speculative decoding with the modules' chains."""
+
+    lossless = True
+
+    def __init__(self, target: Session, drafter: MtpDrafter, hashes: dict[str, str]) -> None:
+        self.target, self.drafter, self.hashes = target, drafter, hashes
+        self.gamma = drafter.modules.steps
+        self.reach = 1 + self.gamma
+
+
+def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
+    """Uses only the pair's target. Raises UserError for a target without modules, or without all their weights."""
+    target = pair.models["target"]
+    pair.need_one_device("mtp has modules beside the target's output layer")
+    if pair.runtime.name == "llamacpp":
+        raise UserError("mtp reads hidden states, which --runtime llamacpp does not give; use --runtime eager")
+    model, hashes = pair.runtime.once(("mtp", settings.modules), lambda: _loaded(target, settings.modules))
+    count = model.num_mtp_layers
+    if count > 1 and settings.steps > count:
+        raise UserError(f"mtp.steps={settings.steps}: this target has {count} modules of a token each; give no more")
+    drafter = MtpDrafter(Modules(model, settings.steps or count), pair.vocabulary, watch)
+    return Mtp(pair.session("target", watch), drafter, hashes)
+
+
+def _loaded(target, folder):  # type: ignore[no-untyped-def]
+    model = load_modules(target, folder)
+    return model, {"modules": fingerprint(model)}

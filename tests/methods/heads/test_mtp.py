@@ -1,0 +1,172 @@
+"""MTP: drafts, texts and accepted counts are those of transformers' own generation; bad checkpoints are one line."""
+
+import sys
+
+import mtp_checkpoints as checkpoints
+import pytest
+import tiny_architectures as tiny
+import torch
+from cases import mostly_long
+from gates import Words, decode, with_settings
+from refusals import one_line_error
+from safetensors.torch import load_file, save_file
+from test_rows import together
+from transformers.cache_utils import MtpCache
+from transformers.generation.candidate_generator import MTPCandidateGenerator
+
+from specbench.engine.models.mtp import load_modules
+from specbench.engine.models.pair import Pair
+from specbench.engine.runtimes.batched import Batched
+from specbench.engine.runtimes.eager import EAGER
+
+CASES = (("deepseek_v3", 1), ("deepseek_v3", 2), ("glm4_moe", 1), ("glm4_moe", 3), ("glm4_moe_lite", 2))
+COUNT = 40
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    made = {}
+
+    def get(kind, count):
+        if (kind, count) not in made:
+            folder = tmp_path_factory.mktemp(f"{kind}-{count}")
+            checkpoints.save(kind, count, folder)
+            made[kind, count] = folder
+        return made[kind, count]
+
+    return get
+
+
+def method(target, runtime=EAGER, **changes):
+    return with_settings("mtp", Pair("tiny", {"target": target}, Words(), runtime=runtime), 4, changes)
+
+
+def vanilla(target, prompt, count):
+    return decode(with_settings("vanilla", Pair("tiny", {"target": target}, Words()), 1, {}), prompt, count)[0]
+
+
+def generated(target, prompt, monkeypatch):
+    """What transformers says with MTP, and how many drafts each round accepted."""
+    matches, propose = [], MTPCandidateGenerator.get_candidates
+
+    def noted(self, *args, **kwargs):
+        matches.append(kwargs["n_last_matches"])
+        return propose(self, *args, **kwargs)
+
+    layers = target.config.num_hidden_layers  # transformers' own pattern is for the published number of layers alone
+    target._keys_to_ignore_on_load_unexpected = [rf"layers\.[{layers}-9]\."]
+    with monkeypatch.context() as patch:
+        patch.setattr(MTPCandidateGenerator, "get_candidates", noted)
+        text = target.generate(torch.tensor([prompt]), max_new_tokens=COUNT, do_sample=False, use_mtp=True)
+    return text[0, len(prompt) :].tolist(), matches[2:]  # nothing was drafted before the first two calls
+
+
+@mostly_long("kind, count", CASES, (("deepseek_v3", 2), ("glm4_moe", 1)))
+def test_texts_and_accepted_counts_are_transformers(kind, count, checkpoint, monkeypatch):
+    target = checkpoints.load(checkpoint(kind, count))
+    accepted = 0
+    for seed in range(3):
+        prompt = tiny.prompt(seed=seed)
+        text, counts = generated(target, prompt, monkeypatch)
+        tokens, rounds = decode(method(target), prompt, COUNT)
+        assert tokens == text == vanilla(target, prompt, COUNT)
+        mine = [round_.accepted for round_ in rounds[1:]]
+        assert mine[: len(counts)] == counts and len(mine) <= len(counts) + 1  # the last round's is not asked for
+        accepted += sum(counts)
+    assert accepted >= 5
+
+
+def test_one_module_goes_on_from_its_own_states(checkpoint):
+    """Against a module that reads the whole text anew for every draft."""
+    target = checkpoints.load(checkpoint("deepseek_v3", 1))
+    prompt = tiny.prompt()
+    tokens, rounds = decode(method(target, steps=3), prompt, COUNT)
+    module, text = load_modules(target), [*prompt, tokens[0]]
+    for round_ in rounds[1:]:
+        read, states = list(text), None
+        with torch.inference_mode():
+            target_states = target(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states[-1]
+            states = target_states
+            for _ in range(3):
+                places = torch.arange(1, len(read))[None]
+                cache = MtpCache(config=module.config)
+                after = module.forward_layer(0, states, places, cache, input_ids=torch.tensor([read[1:]]))
+                read.append(int(module._project_to_logits(after[:, -1:]).argmax()))
+                states = torch.cat([states, after[:, -1:]], 1)
+        assert round_.verdict.drafted == read[len(text) :]
+        text += round_.tokens
+    assert sum(round_.accepted for round_ in rounds) >= 3
+
+
+def test_a_target_with_a_state_and_qwens_names(checkpoint):
+    target = checkpoints.load(checkpoint("qwen3_next", 1))
+    prompt = tiny.prompt(seed=1)
+    expected = vanilla(target, prompt, COUNT)
+    for steps in (1, 3):
+        tokens, rounds = decode(method(target, steps=steps), prompt, COUNT)
+        assert tokens == expected
+        assert sum(round_.accepted for round_ in rounds) >= 3
+
+
+def test_texts_of_a_batch_are_those_of_each_alone(checkpoint):
+    target, runtime = checkpoints.load(checkpoint("deepseek_v3", 2)), Batched("eager")
+    prompts = [tiny.prompt(seed=seed, length=9 + seed) for seed in range(3)]
+    expected = [decode(method(target), prompt, 20)[0] for prompt in prompts]
+    methods = [method(target, runtime) for _ in range(2)]
+    assert [tokens for tokens, _ in together(methods, [(prompt, 20) for prompt in prompts])] == expected
+
+
+def test_a_prompt_of_one_token(checkpoint):
+    target = checkpoints.load(checkpoint("glm4_moe", 3))
+    assert decode(method(target), [5], 12)[0] == vanilla(target, [5], 12)
+
+
+def rewritten(source, folder, change):
+    """A copy of a checkpoint whose tensors are changed."""
+    folder.mkdir()
+    for path in source.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    save_file(change(load_file(source / "model.safetensors")), folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda name, tensor: None if "layers.4." in name or "layers.5." in name else tensor, "it lacks layers.0."),
+        (lambda name, tensor: None if name.endswith("5.hnorm.weight") else tensor, "it lacks layers.1.hnorm.weight"),
+        (lambda name, tensor: tensor[:, :40] if "eh_proj" in name else tensor, "not all their weights, or others"),
+    ],
+    ids=("none", "half", "another size"),
+)
+def test_modules_that_are_not_all_there_are_one_line(change, words, checkpoint, tmp_path):
+    whole = checkpoint("deepseek_v3", 2)
+    folder = rewritten(
+        whole,
+        tmp_path / "changed",
+        lambda tensors: {
+            name: new.contiguous() for name, tensor in tensors.items() if (new := change(name, tensor)) is not None
+        },
+    )
+    target = checkpoints.load(folder)
+    with one_line_error("announces 2 modules", words, "mtp.modules=FOLDER"):
+        method(target)
+    tokens, _ = decode(method(target, modules=str(whole)), tiny.prompt(), 12)  # of a folder beside it
+    assert len(tokens) == 12
+
+
+def test_what_has_no_modules_is_one_line(checkpoint, monkeypatch):
+    with one_line_error("LlamaForCausalLM announces no modules"):
+        method(tiny.model("llama"))
+    target = checkpoints.load(checkpoint("deepseek_v3", 2))
+    with one_line_error("mtp.steps=3", "2 modules"):
+        method(target, steps=3)
+    with one_line_error("there is no folder gone"):
+        method(target, modules="gone")
+    target.config.quantization_config = {"quant_method": "fp8"}
+    with one_line_error("in fewer bits"):
+        method(target)
+    del target.config.quantization_config
+    monkeypatch.delattr(sys.modules["transformers.modeling_layers"], "MtpModel")
+    with one_line_error("transformers 5.23"):
+        method(target)
