@@ -252,8 +252,8 @@ def check_constrained(spec: MethodSpec, built: Method, roles: Sequence[str], dra
     """Raise UserError if a method does not decode under a constraint, given the roles of its sessions under one."""
     if "target" not in roles or not getattr(built, "penalised", False):
         raise UserError(
-            f"{spec.name} asks the target about other texts than the answer, or does not ask it, and a constraint is "
-            "on what the target says next; leave out the method or the constraint"
+            f"{spec.name} is not known to judge every token by what the target alone says after the answer so far, and "
+            "a constraint is on that; leave out the method or the constraint"
         )
     if isinstance(built, Foresighted) and built.needs_scores:
         raise UserError(f"{spec.name} finishes answers without a constraint; leave out the method or the constraint")
