@@ -1,6 +1,6 @@
 """Traces of many samples by whole columns, for a page of thousands; of each they say what `trace` says of one."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 ORIGIN = {name: np.int32(number) for number, name in enumerate(trace.ORIGINS)}
 KEY = ("task", "doc_id", "method")
 PART = -1  # instead of the number of a text: the token is only part of a character
+MOST = 2**21  # tokens of the samples that are traced at once, which bounds the memory
 NO_END = -2  # instead of an end token: no token that is recorded
 
 
@@ -78,14 +79,26 @@ class Tracer:
         self._draft = cache(lambda token: number(texts.draft(token, None)))
         self._end = cache(lambda token: number(texts.draft(token, token)))
 
-    def of(self, documents: Mapping[str, Collection[int]]) -> TraceColumns:
-        """The traces of documents, which are named by task: task by task, document by document.
+    def of(self, documents: Mapping[str, Collection[int]]) -> Iterator[TraceColumns]:
+        """The traces of documents, which are named by task: task by task, document by document, in parts that fit.
 
         Raises UserError for a sample that cannot be traced, as `trace.trace` does.
         """
         asked = {(task, doc_id) for task, ids in documents.items() for doc_id in ids}
         chosen = [key in asked for key in zip(self._samples.task, self._samples.doc_id, strict=True)]
-        samples = list(self._samples[chosen].itertuples())
+        part, tokens = list[Any](), 0
+        for one in self._samples[chosen].itertuples():
+            more = len(one.tokens) if trace.has_tokens(one) else 0
+            if part and tokens + more > MOST:
+                yield self._columns(part)
+                part, tokens = [], 0
+            part.append(one)
+            tokens += more
+        if part:
+            yield self._columns(part)
+
+    def _columns(self, samples: Sequence[Any]) -> TraceColumns:
+        """The traces of samples."""
         batch, sample = self._rounds(samples)
         _check(samples, batch, sample)
         drafts = records.flatten(self._run.folder, batch, trace.LISTS[:-1], trace.LISTS[-1])

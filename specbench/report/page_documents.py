@@ -58,8 +58,8 @@ class _Stretch:
 
     samples: list[tuple[tuple[str, int, str], list[Any]]]  # task, document, method: what the page has of it
     about: dict[tuple[str, int], list[Any]]  # by task and document
-    traced: list[tuple[str, int, str]]  # the samples that `streams` has traces of, in their order
-    streams: Streams | None
+    traced: list[tuple[str, int, str]]  # the samples that `streams` have traces of, in their order
+    streams: list[Streams] | None  # None: there are no traces
     notes: list[str]
 
 
@@ -97,7 +97,7 @@ class _Page:
                 if len(whole) == len(stretches):  # else a note says that this source has no traces
                     places |= {key: traced + place for place, key in enumerate(stretch.traced)}
                     traced += len(stretch.traced)
-            parts += whole if len(whole) == len(stretches) else []
+            parts += chain.from_iterable(whole) if len(whole) == len(stretches) else []
             for (task, doc_id, method), told in sorted(
                 chain.from_iterable(stretch.samples for stretch in stretches), key=lambda row: row[0][1]
             ):
@@ -152,14 +152,16 @@ class _OfSource:
             about = {key: _shortened(row) for key, row in self._run.kept(chosen).items()}
         except UserError as error:
             notes.append(f"{error}.")
-        traced, streams = list[tuple[str, int, str]](), None
+        traced, streams = list[tuple[str, int, str]](), list[Streams]()
+        whole = self._tracer is not None
         try:
-            if self._tracer is not None:
-                traces = self._tracer.of(chosen)
-                traced, streams = traces.samples, self._encoder.streams(traces)
+            for traces in self._tracer.of(chosen) if self._tracer is not None else ():
+                traced += traces.samples
+                streams.append(self._encoder.streams(traces))
         except UserError as error:
+            whole = False
             notes.append(f"{self._run.name} has no traces here: {error}.")
-        return _Stretch(list(self._rows(chosen)), about, traced, streams, notes)
+        return _Stretch(list(self._rows(chosen)), about, traced, streams if whole else None, notes)
 
     def _rows(self, chosen: dict[str, list[int]]) -> Iterator[tuple[tuple[str, int, str], list[Any]]]:
         """What the page has of each sample: score, rates, milliseconds, how it ended, and the error of a failed one."""

@@ -4,7 +4,7 @@ import pytest
 from made_runs import TOKENIZER, add_sample, drafted, ids, large, stored, word
 from test_trace import EOS, VANILLA, WORKED, plain, worked
 
-from specbench.analysis import trace
+from specbench.analysis import trace, trace_columns
 from specbench.analysis.texts import load_decode
 from specbench.analysis.trace import ORIGINS, Piece, Rejected, Step
 from specbench.analysis.trace_columns import TraceColumns, Tracer, Words
@@ -49,8 +49,9 @@ def read(columns: TraceColumns, words: Words) -> dict[tuple[str, int, str], tupl
 
 def same(run: StoredRun, methods, documents, **options) -> dict[tuple[str, int, str], tuple[Step, ...]]:
     """The steps of each sample by columns, which are those of `trace`."""
-    words = Words()
-    found = read(Tracer(run, decode, words, methods, **options).of(documents), words)
+    words, found = Words(), {}
+    for part in Tracer(run, decode, words, methods, **options).of(documents):
+        found |= read(part, words)
     for key, steps in found.items():
         assert repr(steps) == repr(trace.trace(run, *key, **options, decode=decode).steps), key
     return found
@@ -108,7 +109,10 @@ def test_ends_and_characters_and_trees(tables, tmp_path):
     assert found["sums", 2, "csd"][2].unread == ("<eos>",)
 
 
-def test_random_records(tmp_path):
+@pytest.mark.parametrize("most", [2**21, 200])
+def test_random_records(tmp_path, monkeypatch, most):
+    """At once, and in parts that each have a sample or a few."""
+    monkeypatch.setattr(trace_columns, "MOST", most)
     large(tmp_path / "run", ["alpha", "beta"], ["vanilla", "csd", "pld"], 4, rounds=30)
     found = same(StoredRun(tmp_path / "run"), ("vanilla", "csd", "pld"), {"alpha": [0, 3], "beta": [1, 2, 3]})
     assert len(found) == 15 and all(len(steps) > 30 for steps in found.values())
@@ -147,7 +151,7 @@ def test_what_cannot_be_traced_is_told_as_alone(tables, tmp_path, change, messag
     with pytest.raises(UserError, match=message) as alone:
         trace.trace(run, "sums", 0, "csd", decode=decode)
     with pytest.raises(UserError, match=message) as together:
-        Tracer(run, decode, Words(), ["vanilla", "csd"]).of({"sums": [0]})
+        list(Tracer(run, decode, Words(), ["vanilla", "csd"]).of({"sums": [0]}))
     assert str(together.value) == str(alone.value)
 
 
@@ -160,5 +164,5 @@ def test_each_token_is_decoded_once(tables, tmp_path):
     whole = load_decode(run)
     tracer = Tracer(run, lambda tokens: asked.append(tuple(tokens)) or whole(tokens), Words(), ["csd"])
     for documents in ([0], [1, 2]):
-        tracer.of({"sums": documents})
+        list(tracer.of({"sums": documents}))
     assert len(asked) == len(set(asked)) > 10

@@ -92,8 +92,8 @@ def test_beside_own_methods(servers):
     plan = StoredRun(Path("run")).plan
     assert (plan.against("vllm"), plan.against("sps")) == ("vanilla", "vanilla")
     whole = StoredRun(Path("run"))
-    asked = Tracer(whole, load_decode(whole), Words(), ["vanilla", "sps", "vllm"]).of(whole.documents()).samples
-    methods = [method for _, _, method in asked]
+    tracer = Tracer(whole, load_decode(whole), Words(), ["vanilla", "sps", "vllm"])
+    methods = [method for part in tracer.of(whole.documents()) for _, _, method in part.samples]
     assert methods.count("sps") == 6 and set(methods) == {"vanilla", "sps"}
     assert "nothing to trace" in refusal("trace", "run", "--task", "pocket_gsm8k", "--doc", 0, "--method", "vllm")
 

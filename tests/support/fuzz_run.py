@@ -160,9 +160,8 @@ def _decode(ids: list[int]) -> str:
 def _traced(run: StoredRun) -> None:
     run.kept({task: range(DOCUMENTS) for task in TASKS})
     tracing.trace(run, TASKS[0], 0, "csd", decode=_decode)
-    Tracer(run, _decode, Words(), [spec.name for spec in run.plan.methods]).of(
-        {task: range(DOCUMENTS) for task in TASKS}
-    )
+    methods = [spec.name for spec in run.plan.methods]
+    list(Tracer(run, _decode, Words(), methods).of({task: range(DOCUMENTS) for task in TASKS}))
 
 
 def _analyzed(run: StoredRun) -> None:
