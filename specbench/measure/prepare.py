@@ -218,8 +218,9 @@ def tell_lacking(methods: Mapping[str, Method], tasks: Sequence[str]) -> None:
             for task in tasks:
                 by_reason.setdefault(method.lacking(task), []).append(task)
             for why, where in by_reason.items():
+                on = "" if where == list(tasks) else f" on {' and '.join(where)}"
                 if why:
-                    warn(f"{name}{f' on {chr(32).join(where)}' if where != list(tasks) else ''}: {why}")
+                    warn(f"{name}{on}: {why}")
 
 
 def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:
