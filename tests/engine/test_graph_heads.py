@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from captured import HERE, KINDS, LEARNED, capturing, counted_rounds, headed
+from captured import HERE, KINDS, LEARNED, capturing, counted_rounds, headed, on_cpu
 from cases import mostly_long
 from gates import DEVICE, decode, lively_prompt, pair
 
+from specbench.engine.models.eagle_head import stored_settings
+from specbench.engine.models.heads import Head
 from specbench.engine.open_tree import DeviceTree, Tree
 from specbench.engine.runtimes.choose import head_runtime
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.graph_trees import TreeKey
 from specbench.engine.runtimes.static import STATIC
-from specbench.engine.session import Session
+from specbench.engine.session import LAST, Session
+from specbench.methods.heads.eagle import feature_head
 from specbench.methods.heads.eagle3 import EagleDrafter
+from specbench.training.eagle.fit import first_head
 
 STORED = Path(__file__).parents[2] / "results" / "reference" / "round-waits.json"
 COUNT = 24
@@ -116,3 +120,27 @@ def test_the_host_waits_once_a_round(kind, monkeypatch):
     assert [sum(waits.values()) for waits, _ in found] == [1] * len(found), [dict(waits) for waits, _ in found]
     stored = json.loads(STORED.read_text())["after"]["rounds"][kind]
     assert max(launches for _, launches in found) <= stored["launches"]
+
+
+@pytest.mark.parametrize("fuse", ("fc", "dgf"))
+def test_static_reads_heads_that_go_on_with_the_targets_state(fuse):
+    """A chain, then a tree after it: logits, and the states that the next nodes are read with."""
+    head = feature(fuse)
+    rng = torch.Generator().manual_seed(3)
+    features = torch.randn(9, head.config.hidden_size, dtype=torch.float64, generator=rng).to(HERE)
+    told = []
+    for runtime in (EAGER, head_runtime(STATIC, head)):
+        session = Session(head, "draft", vocabulary=96, runtime=runtime)
+        chain = session.forward([5, 9, 11, 3, 7], hidden=LAST, features=features[:5])
+        tree = session.forward([2, 8, 20, 4], parents=[-1, -1, 0, 2], hidden=LAST, features=features[5:])
+        told.append(torch.cat([part.flatten() for part in (*chain[:1], *tree[:1], chain.hidden, tree.hidden)]))
+    assert head_runtime(STATIC, head) is STATIC
+    torch.testing.assert_close(*told, rtol=0, atol=1e-4)
+    assert head_runtime(STATIC, feature("gated")) is EAGER  # whose features are a further layer
+
+
+def feature(fuse: str):
+    """A head of EAGLE with random weights, in float64."""
+    made = first_head(pair("llama")[0], 96, fuse, 0)
+    facts = {"fuse": fuse, "config": stored_settings(made.config)}
+    return feature_head(Head("eagle", on_cpu(made), facts), pair("llama")[0], 96)

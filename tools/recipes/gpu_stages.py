@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -129,7 +130,12 @@ def launch_limit(count: int) -> float:
 
 def loaded(name: str, dtype: str, tiny: bool) -> dict[str, Pair]:
     """The pair on graph, static and eager; off a GPU graph computes launch by launch."""
-    pair = load_pair(read_pair("pocket" if tiny else name), "cuda" if CUDA else "cpu", dtype)
+    spec, device = read_pair("pocket" if tiny else name), "cuda" if CUDA else "cpu"
+    try:
+        pair = load_pair(spec, device, dtype)
+    except UserError as error:  # such as a draft in fewer bits that this GPU has no kernels for
+        print(f"gpu.sh: {name} without its draft: {error}", flush=True)
+        pair = load_pair(spec.model_copy(update={"draft": None}), device, dtype)
     return {one.name: replace(pair, runtime=one) for one in (Graph(pair.device, captures=CUDA), STATIC, EAGER)}
 
 
@@ -258,8 +264,8 @@ def drafters(name: str, dtype: str, methods: dict[str, dict[str, Any]], tiny: bo
     for label, changes in methods.items():
         try:
             row, texts = rounds_of(pair, spec_of(label.split(",")[0], changes), prompts, new)
-        except UserError as error:
-            found[label] = {"left_out": str(error)}
+        except Exception as error:  # what others give is kept
+            found[label] = {"left_out": why(error)}
             continue
         lefts = [
             diverged(Reference(on["eager"], None), prompt, one, other)
@@ -288,6 +294,11 @@ def smollm2(tiny: bool) -> dict[str, Any]:
     """Stage c: SmolLM2 in bfloat16, which graph has to accept, and whose texts are eager's but for near ties."""
     names = ("vanilla", "sps", "pld", "mtp") if not tiny else ("vanilla", "pld")
     return drafters("smollm2", "bfloat16", {name: {} for name in names if has_method(name)}, tiny, 6)
+
+
+def why(error: Exception) -> str:
+    """A refusal in its line; of anything else the end of its traceback too, for whoever reads the file."""
+    return str(error) if isinstance(error, UserError) else "".join(traceback.format_exception(error))[-3000:]
 
 
 def has_method(name: str) -> bool:
@@ -411,8 +422,8 @@ def carry_out(stage: str, tiny: bool, seconds: float, out: Path) -> None:
     with gpus.watched(device.type) as looked:
         try:
             found = STAGES[stage](tiny, **more)
-        except UserError as error:
-            found = {"left_out": str(error)}
+        except Exception as error:
+            found = {"left_out": why(error)}
     facts = {
         "stage": stage,
         "tiny": tiny,
