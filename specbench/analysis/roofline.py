@@ -19,6 +19,7 @@ from specbench.results.stored import StoredRun, runtime_of
 
 # Methods that draft with other models than the pair's draft. Others name one in `drafter`, or a lighter output layer in
 # `output`.
+NO_OTHERS = ("draft", "none", "pld", "sam")  # drafters that are the pair's draft, or no model
 OTHER_DRAFTS = (
     *("chimera", "deer", "del", "dflare", "dflash", "diffuspec", "eagle", "eagle3", "eagle3-typical", "fused"),
     *("hydra", "kangaroo", "medusa", "mtp", "routed", "s2d", "slimspec", "swift", "taps", "tlt-online", "vocabtrim"),
