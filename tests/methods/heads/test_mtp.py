@@ -19,7 +19,7 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.eager import EAGER
 
-CASES = (("deepseek_v3", 1), ("deepseek_v3", 2), ("glm4_moe", 1), ("glm4_moe", 3), ("glm4_moe_lite", 2))
+CASES = (("deepseek_v3", 1), ("deepseek_v3", 2), ("glm4_moe", 1), ("glm4_moe", 3))
 COUNT = 40
 
 
