@@ -17,9 +17,9 @@ from specbench.results.ceilings import Ceilings
 from specbench.results.ceilings import read as read_ceilings
 from specbench.results.stored import StoredRun, runtime_of
 
+NO_OTHERS = ("draft", "none", "pld", "sam")  # values of `drafter`: the pair's draft, or no model
 # Methods that draft with other models than the pair's draft. Others name one in `drafter`, or a lighter output layer in
 # `output`.
-NO_OTHERS = ("draft", "none", "pld", "sam")  # drafters that are the pair's draft, or no model
 OTHER_DRAFTS = (
     *("chimera", "deer", "del", "dflare", "dflash", "diffuspec", "eagle", "eagle3", "eagle3-typical", "fused"),
     *("hydra", "kangaroo", "medusa", "mtp", "routed", "s2d", "slimspec", "swift", "taps", "tlt-online", "vocabtrim"),
@@ -96,7 +96,7 @@ def of_manifest(run: StoredRun) -> tuple[Ceilings | None, dict[str, dict[str, An
 def other_draft(spec: MethodSpec) -> bool:
     """True if the method drafts with another model than the pair's draft, or with several."""
     values = {"drafter": "draft", "output": "full"} | spec.values
-    return spec.method in OTHER_DRAFTS or values["drafter"] != "draft" or values["output"] != "full"
+    return spec.method in OTHER_DRAFTS or values["drafter"] not in NO_OTHERS or values["output"] != "full"
 
 
 def least_seconds(run: StoredRun, counts: pd.DataFrame, prompt_tokens: pd.Series) -> pd.DataFrame:
