@@ -17,12 +17,17 @@ HEADER = 2**16  # bytes that the header of a page takes at most
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = range(8)  # physical types
 WIDTHS = {BOOLEAN: 1, INT32: 4, INT64: 8, INT96: 12, FLOAT: 4, DOUBLE: 8}  # bytes of a value
 DATA, _, DICTIONARY, DATA_2 = range(4)  # kinds of pages
+REQUIRED, _, REPEATED = range(3)  # how often a value is there
 ENCODINGS = {0, 2, 3, 4, 8}  # plain, dictionaries and run lengths; of others, the sizes are not known beforehand
 
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE_8, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)  # types of thrift
 Fields = Mapping[int, tuple[int, Any]]  # by number: the type, and that of what is in it
-_ELEMENT: Fields = {1: (I32, None), 2: (I32, None), 4: (BINARY, None), 5: (I32, None)}
-_META: Fields = {5: (I64, None), 6: (I64, None), 7: (I64, None), 9: (I64, None), 11: (I64, None)}
+_ELEMENT: Fields = {1: (I32, None), 2: (I32, None), 3: (I32, None), 4: (BINARY, None), 5: (I32, None)}
+_SIZES: Fields = {1: (I64, None), 2: (LIST, (I64, None)), 3: (LIST, (I64, None))}  # of texts, and counts by level
+_META: Fields = {
+    **{5: (I64, None), 6: (I64, None), 7: (I64, None), 9: (I64, None), 11: (I64, None)},
+    16: (STRUCT, _SIZES),
+}
 _CHUNK: Fields = {3: (STRUCT, _META)}
 _GROUP: Fields = {1: (LIST, (STRUCT, _CHUNK)), 3: (I64, None)}
 _FOOTER: Fields = {2: (LIST, (STRUCT, _ELEMENT)), 4: (LIST, (STRUCT, _GROUP))}
@@ -50,6 +55,8 @@ class Column(NamedTuple):
 class _Leaf:
     path: str
     width: int | None
+    texts: bool
+    levels: tuple[int, int]  # repetition, definition: lists around a value, and what may be missing on the way to it
 
 
 def columns(file: BinaryIO) -> list[list[Column]]:
@@ -129,30 +136,37 @@ def _column(meta: dict[int, Any], rows: int, leaf: _Leaf) -> Column:
         start = meta[11]
     if min(values, rows, stored, size, start) < 0:
         raise ValueError("its footer tells of counts below 0")
+    sizes = meta.get(16, {})
+    counts = zip((sizes.get(2), sizes.get(3)), leaf.levels, strict=True)
+    if any(each and len(each) != level + 1 for each, level in counts) or (1 in sizes and not leaf.texts):
+        raise ValueError("its footer has sizes of another kind of column")
     return Column(leaf.path, leaf.width, max(values, rows), stored, start, size)
 
 
 def _leaves(elements: list[dict[int, Any]]) -> list[_Leaf]:
     """The columns of a schema, which is a tree written from its root on."""
     leaves: list[_Leaf] = []
-    open_groups: list[tuple[str, int]] = []  # name, children that are still to come
+    open_groups: list[tuple[str, int, int, int]] = []  # name, children that are still to come, levels
     for number, element in enumerate(elements):
         name, children = element[4].decode(), element.get(5, 0)
         if number and not open_groups:
             raise ValueError("its schema has more columns than it says")
+        repeated = defined = 0
         if open_groups:
-            parent, left = open_groups.pop()
-            open_groups.append((parent, left - 1))
-        path = ".".join([group for group, _ in open_groups[1:]] + [name])
+            parent, left, repeated, defined = open_groups.pop()
+            open_groups.append((parent, left - 1, repeated, defined))
+            kind = element.get(3, REQUIRED)
+            repeated, defined = repeated + (kind == REPEATED), defined + (kind != REQUIRED)
+        path = ".".join([group for group, *_ in open_groups[1:]] + [name])
         if not 0 <= children <= len(elements) or len(open_groups) > DEEPEST:
             raise ValueError("its schema is nested too deeply")
         if children or not number:
-            open_groups.append((name, children))
+            open_groups.append((name, children, repeated, defined))
         else:
             width = element.get(2, -1) if element[1] == FIXED else WIDTHS.get(element[1])
             if width is not None and width < 0:
                 raise ValueError("its schema has a column of negative width")
-            leaves.append(_Leaf(path, width))
+            leaves.append(_Leaf(path, width, element[1] == BYTE_ARRAY, (repeated, defined)))
         while open_groups and not open_groups[-1][1]:
             open_groups.pop()
     if open_groups:

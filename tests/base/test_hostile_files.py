@@ -8,7 +8,10 @@ import os
 import pickle
 import random
 import shutil
+import signal
 import struct
+import subprocess
+import sys
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -303,6 +306,22 @@ def test_footers_are_read_as_pyarrow_reads_them(tmp_path):
             assert (mine.path, mine.stored) == (other.path_in_schema, other.total_uncompressed_size)
             assert mine.values == max(other.num_values, theirs.row_group(group).num_rows)
     assert [one.width for one in result[0]] == [8, None, 8, 1]
+
+
+def test_sizes_by_level_are_those_of_the_columns(tmp_path):
+    """pyarrow ends the process where a column has counts by level, and other levels than its schema says."""
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"a": pa.array([[1, None], [3]], pa.list_(pa.int32())), "b": ["x", "y"]}), path)
+    whole, optional, required = path.read_bytes(), b"\x02\x18\x07element", b"\x00\x18\x07element"
+    assert whole.count(optional) == 1, "a value that may be missing, by thrift's compact protocol"
+    path.write_bytes(whole.replace(optional, required))
+    script = f"import pyarrow.parquet as pq; pq.read_metadata({str(path)!r}).row_group(0).column(0).statistics"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == -signal.SIGABRT
+    with open(path, "rb") as file, pytest.raises(ValueError, match="sizes of another kind of column"):
+        parquet_footer.columns(file)
+    path.write_bytes(whole)
+    with open(path, "rb") as file:
+        assert [one.path for one in parquet_footer.columns(file)[0]] == ["a.list.element", "b"]
 
 
 def zeros(path):
