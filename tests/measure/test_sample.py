@@ -26,6 +26,7 @@ class Drawn(Stateless):
 
 def sample(seed=5, repeat=0, task="gsm8k", number=0, method="sps", warmup=False):
     pair = SimpleNamespace(device=CPU, eos_ids=frozenset(), detokenizer=lambda ids: "", extra_members=())
+    pair.constrain = lambda constraint: None
     request = Request(task, number, "", (), FEW, "", "")
     decoder = Decoder(pair, Stopwatch(CPU), Sampling(1.0), seed)
     return decoder.decode(method, Drawn(), repeat, request, [1], 0, warmup)[0]

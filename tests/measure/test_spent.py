@@ -9,7 +9,7 @@ from specbench.measure.spent import Spent, add_seconds, setup_seconds, since
 def test_what_was_spent_before_a_run_is_not_its_own(tmp_path):
     """A pair that had spent 5 and 2 s before, and 1.5 and 0.25 s more in the run's first call; then as much again."""
     pair = SimpleNamespace(
-        runtime=SimpleNamespace(seconds={"capture": 5.0}), prefixes=SimpleNamespace(seconds=2.0), seconds={}
+        runtime=SimpleNamespace(seconds={"capture": 5.0}), prefixes=SimpleNamespace(seconds=2.0), seconds={}, models={}
     )
     for total in (1, 2):
         before = setup_seconds(pair)

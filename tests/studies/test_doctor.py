@@ -116,11 +116,9 @@ def test_stop_strings_inside_tokens_are_counted():
 def test_a_cache_that_does_not_roll_back():
     assert doctor_pair.cache(pair()).level == "ok"
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(
-        "mamba", vocab_size=96, hidden_size=32, num_hidden_layers=2, state_size=8
-    )
+    config = transformers.AutoConfig.for_model("xlstm", vocab_size=96, hidden_size=32, num_hidden_layers=2, num_heads=2)
     finding = doctor_pair.cache(pair(draft=AutoModelForCausalLM.from_config(config).eval()))
-    assert finding.level == "error" and finding.message.startswith("draft: MambaForCausalLM")
+    assert finding.level == "error" and finding.message.startswith("draft: xLSTMForCausalLM")
 
 
 @pytest.mark.parametrize(("length", "level"), [(220, "ok"), (221, "warning"), (235, "warning"), (236, "error")])

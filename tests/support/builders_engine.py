@@ -34,6 +34,7 @@ def lonely(context: int = 256, architecture: str = "llama", **facts) -> SimpleNa
 
     known = {"context": context, "vocabulary": 96, "tokenizer_hash": "abc", "device": torch.device(DEVICE)}
     known |= {"draft_device": None, "need_one_device": lambda why: None, "penalties": OFF}
+    known |= {"constraining": None}
     return SimpleNamespace(session=session, name="lonely", **(known | facts))
 
 

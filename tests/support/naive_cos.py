@@ -113,7 +113,7 @@ class Table(torch.nn.Module):
         super().__init__()
         self.register_buffer("table", logits.double())
         text = SimpleNamespace(vocab_size=len(logits), max_position_embeddings=10**6)
-        self.config = SimpleNamespace(get_text_config=lambda: text, **vars(text))
+        self.config = SimpleNamespace(get_text_config=lambda decoder=False: text, **vars(text))
         self.dtype = torch.float64
 
     @property

@@ -42,7 +42,7 @@ def load_modules(target: PreTrainedModel, folder: str = "auto") -> Any:
         raise UserError(f"mtp: there is no folder {folder}; name one with modules by --set mtp.modules=FOLDER")
     with _from(target, where):
         try:
-            model = MtpModel.from_pretrained(target, device_map={"": target.device})
+            model = MtpModel.from_pretrained(target, device_map={"": target.device}, trust_remote_code=False)
         except (RuntimeError, ValueError, KeyError, OSError, TypeError, AttributeError) as error:
             reason = _reason(error)
             raise UserError(
