@@ -382,7 +382,8 @@ def command_section(command: Callable[..., None]) -> str:
     texts = [one for one in paragraphs(command) if not one.startswith("`specbench")]
     hints = get_type_hints(command, include_extras=True)
     given = inspect.signature(command).parameters
-    parameters = {name: hint for name, hint in hints.items() if get_origin(hint) is Annotated}
+    annotated = {name: hint for name, hint in hints.items() if get_origin(hint) is Annotated}
+    parameters = {name: hint for name, hint in annotated.items() if not get_args(hint)[1].hidden}
     rows = [parameter_row(name, hint, given[name].default) for name, hint in parameters.items()]
     shown = "```sh\n" + "\n".join(examples(command)) + "\n```"
     return "\n\n".join([f"## {name_of(command)}", *texts, shown, table(["option", "meaning", "default"], rows), ""])

@@ -69,6 +69,7 @@ analyze collaboration w
 analyze strength weak fair
 analyze drafts d1 d2
 analyze overlap o2
+analyze network a --method sps --channel rtt=0.05,rate=1e6
 analyze mirror a --method sps
 analyze context a
 analyze losses draft --pair PAIR --suite one.yaml --documents 1

@@ -179,10 +179,7 @@ def simulate(
         str | None, Option(help="another method: add the better of the two drafters at each position")
     ] = None,
     second_run: Annotated[Path | None, Option(help="the run folder of --second; default: the same run")] = None,
-    network: Annotated[
-        str | None,
-        Option(help="a modelled channel to a target in the cloud: rtt=SECONDS,rate=BITS_PER_SECOND, or a trace's CSV"),
-    ] = None,
+    network: Annotated[str | None, Option(hidden=True)] = None,  # as it was called in earlier versions
     out: Annotated[
         Path | None, Option(help="with --heads: a CSV file to write, in the form of results/published")
     ] = None,
@@ -202,10 +199,6 @@ def simulate(
     each further token that a draft forward reads, as in a batch), and prefill and draft_prefill (for each token of the
     prompt).
 
-    --network models a draft on the user's device and a target in the cloud: each round waits for a round trip (rtt) and
-    for its draft to be sent at the rate, in bits a second; bits=BITS of a drafted token, by default an id's 32. A CSV
-    file with the columns seconds, rtt and rate is a trace of a channel.
-
     `specbench simulate runs/one --method sps --gamma 1,2,4,8`
 
     `specbench simulate runs/one --forward-times t_draft=0.0234,t_target=0.112,vanilla=0.108`
@@ -218,25 +211,23 @@ def simulate(
 
     `specbench simulate runs/one --method sps --second eagle3-chain --second-run runs/other`
 
-    `specbench simulate runs/one --method sps --network rtt=0.05,rate=1e6`
-
     `specbench simulate runs/long --method specdecpp --heads heads --out table3.csv`
     """
-    from specbench.analysis.network import from_option, over_network
     from specbench.analysis.simulate import Options, simulate
     from specbench.analysis.simulate_batches import simulate_batches
     from specbench.report.finding import show
-    from specbench.report.views import network as network_view
     from specbench.report.views import simulate_batches as batches_view
     from specbench.report.views.simulate import heads_view, view
     from specbench.results.stored import StoredRun
 
     with user_errors(), permitted(trust_remote_code, allow_pickle, fetch_models=fetch_models):
+        if network is not None:
+            raise UserError(f"--network is a command: `specbench analyze network {run} --channel {network}`")
         sizes = list(dict.fromkeys(whole_numbers("--batch", batch)))
         if not sizes or min(sizes) < 1:
             raise UserError(f"--batch {batch}: batches have at least one text, such as 1,4,16")
         if (len(sizes) > 1 or load) and not heads:
-            if threshold or shortest or oracle or second or second_run or out or network:
+            if threshold or shortest or oracle or second or second_run or out:
                 raise UserError("several batches go with --method, --gamma, --forward-times and --load only")
             stored, lengths = StoredRun(run), whole_numbers("--gamma", gamma)
             with progress("replaying", len(sizes), aside=format is not Plain.table) as advance:
@@ -249,18 +240,14 @@ def simulate(
             if second_run and not second:
                 raise UserError("--second-run goes with --second METHOD, the second drafter")
             gammas, tried = whole_numbers("--gamma", gamma), numbers("--threshold", threshold)
-            if network and sizes != [1]:
-                raise UserError("--network is for one text at a time; leave out --batch")
             stored = StoredRun(run)
-            channel = from_option(network, stored.sampling == "greedy") if network else None
             with console.status("replaying the rounds") if format is Plain.table else nullcontext():
                 other = StoredRun(second_run) if second_run else None
                 options = Options(sizes[0], by_context, oracle, second, other)
                 figures = simulate(stored, method, forward_times, gammas, tried, shortest, options=options)
-            finding = network_view.view(over_network(figures, channel)) if channel else view(figures)
-            show(finding, format.value)
+            show(view(figures), format.value)
             return
-        others = (gamma, shortest, by_context, load, oracle, second, network)
+        others = (gamma, shortest, by_context, load, oracle, second)
         if any(others) or format is not Plain.table or sizes != [1]:
             raise UserError("--heads goes with --method, --forward-times, --threshold and --out only")
         from specbench.studies import heads as study

@@ -10,7 +10,6 @@ import pyarrow as pa
 from fuzz import Target
 
 from specbench import config
-from specbench.analysis import network
 from specbench.analysis.forward_times import from_option
 from specbench.base import parquet
 from specbench.base.arrivals import Arrivals
@@ -19,6 +18,7 @@ from specbench.engine.models.pair import load_pair
 from specbench.papers import stored
 from specbench.results import load_folder
 from specbench.results.load_folder import LoadFolder, Unit
+from specbench_extras.network.analysis import from_option as channel_of
 
 UNIT = Unit("vanilla", 4.0)
 
@@ -118,7 +118,7 @@ def make_channel(folder: Path) -> dict[str, str]:
 
 
 def read_channel(folder: Path, rng: random.Random) -> object:
-    return network.from_option(str(folder / "channel.csv"), greedy=True).shares
+    return channel_of(str(folder / "channel.csv"), greedy=True).shares
 
 
 DOORS = [

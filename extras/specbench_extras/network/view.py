@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from specbench.analysis.network import CHANNEL, Network, OverNetwork
 from specbench.analysis.simulated_rows import ALL
 from specbench.report.finding import Finding, Sheet, number
 from specbench.report.views.simulate import assumptions, basis, marked
+from specbench_extras.network.analysis import CHANNEL, Network, OverNetwork
 
 HEADINGS = ["setting", "τ", "accept", "without", "modelled tok/s", "modelled speedup", "network"]
 
@@ -14,7 +14,7 @@ def view(figures: OverNetwork) -> Finding:
     """The settings on all tasks together."""
     base = figures.simulation
     return Finding(
-        "simulate",
+        "network",
         f"MODELLED NETWORK: {base.method}, {base.sampling}, {base.texts} texts replayed",
         [_sheet(figures)],
         notes=[*notes(figures)],

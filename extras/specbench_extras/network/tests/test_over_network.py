@@ -8,10 +8,10 @@ from drafted import run_of
 from refusals import one_line_error
 from screens import call
 
-from specbench.analysis.network import CHANNEL, from_option, over_network
 from specbench.analysis.simulate import Options, simulate
 from specbench.analysis.simulated_rows import ALL
-from specbench.report.views.network import view
+from specbench_extras.network.analysis import CHANNEL, from_option, over_network
+from specbench_extras.network.view import view
 
 # A round with K drafted takes 12.5 + 1.5 K seconds, a vanilla token 12.5; every second position agrees.
 METHODS = {"vanilla": [[(0, 0)] * 40], "sps[gamma=3]": [[(3, 1)] * 20]}
@@ -143,7 +143,7 @@ def test_a_file_that_is_no_trace_is_one_line(tmp_path, text, words):
 
 def test_the_command(tmp_path):
     folder = run_of(tmp_path / "run", METHODS).folder
-    words = ["simulate", folder, "--method", "sps[gamma=3]", "--gamma", "1,3", "--network", "rtt=5,rate=16"]
+    words = ["analyze", "network", folder, "--method", "sps[gamma=3]", "--gamma", "1,3", "--channel", "rtt=5,rate=16"]
     result = call(*words)
     assert result.exit_code == 0, result.output
     assert "MODELLED NETWORK" in result.output and "modelled, not measured" in " ".join(result.output.split())
@@ -153,8 +153,16 @@ def test_the_command(tmp_path):
     assert (
         call(*words, "--format", "csv").stdout.splitlines()[0].startswith("task,setting,tau,acceptance_rate,speedup,")
     )
-    refused = call(*words, "--batch", "2")
-    assert refused.exit_code == 2 and "leave out --batch" in refused.stderr
+    assert call(*words, "--second-run", folder).exit_code == 2
+    assert call(*words[:3]).exit_code == 2, "no channel"
+
+
+def test_the_earlier_option_names_the_command(tmp_path):
+    folder = run_of(tmp_path / "run", METHODS).folder
+    refused = call("simulate", folder, "--network", "rtt=5,rate=16")
+    assert refused.exit_code == 2
+    assert f"`specbench analyze network {folder} --channel rtt=5,rate=16`" in " ".join(refused.stderr.split())
+    assert "--network" not in call("simulate", "--help").stdout
 
 
 def test_sampled_drafts_say_what_they_send():

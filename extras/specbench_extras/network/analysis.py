@@ -1,4 +1,4 @@
-"""`specbench simulate --network`: a draft on the user's device, a target in the cloud, and a modelled channel between.
+"""`specbench analyze network`: a draft on the user's device, a target in the cloud, and a modelled channel between.
 
 FlexSpec (arXiv 2601.00644) keeps one draft on the device and chooses its length by the state of the channel. Its full
 text was not available; this model is ours. A round with K drafted tokens also takes
@@ -81,7 +81,7 @@ class OverNetwork:
 
 
 def from_option(text: str, greedy: bool) -> Network:
-    """What `--network` names: numbers, or a trace's file. Raises UserError if it is neither, or not complete.
+    """What `--channel` names: numbers, or a trace's file. Raises UserError if it is neither, or not complete.
 
     A sampled draft is sent with what the rule needs of its distributions, so `bits` must be said then.
     """
@@ -89,12 +89,12 @@ def from_option(text: str, greedy: bool) -> Network:
     bits = values.pop("bits", ID_BITS if greedy else None)
     if bits is None:
         raise UserError(
-            f"--network {text}: sampled drafts are sent with their distributions; add bits=BITS of a drafted token"
+            f"--channel {text}: sampled drafts are sent with their distributions; add bits=BITS of a drafted token"
         )
     if not 0 < bits <= 1e15:
-        raise UserError(f"--network {text}: bits must be above 0, not {bits:g}")
+        raise UserError(f"--channel {text}: bits must be above 0, not {bits:g}")
     rows = [values] if path is None else _rows(path)
-    states = validated(Trace, {"states": rows}, f"--network {text}", HOW).states
+    states = validated(Trace, {"states": rows}, f"--channel {text}", HOW).states
     return Network(tuple(states), bits, text)
 
 
@@ -110,13 +110,13 @@ def _parsed(text: str) -> tuple[dict[str, float], Path | None]:
         try:
             values[key.strip()] = float(value)
         except ValueError:
-            raise UserError(f"--network {part!r}: {HOW}") from None
+            raise UserError(f"--channel {part!r}: {HOW}") from None
     if unknown := [key for key in values if key not in KEYS]:
-        raise UserError(f"--network: there is no {unknown[0]!r}; there are {', '.join(KEYS)}")
+        raise UserError(f"--channel: there is no {unknown[0]!r}; there are {', '.join(KEYS)}")
     if path is not None and not is_file(path):
-        raise UserError(f"--network {text}: there is no file {path}; {HOW}")
+        raise UserError(f"--channel {text}: there is no file {path}; {HOW}")
     if path is not None and set(values) - {"bits"}:
-        raise UserError(f"--network {text}: a file has rtt, rate and seconds; only bits=BITS goes with it")
+        raise UserError(f"--channel {text}: a file has rtt, rate and seconds; only bits=BITS goes with it")
     return values, path
 
 
@@ -126,7 +126,7 @@ def _rows(path: Path) -> list[dict[str, float]]:
     try:
         return [{str(key): float(value) for key, value in row.items()} for row in islice(reader, MOST_STATES + 1)]
     except (ValueError, TypeError, csv.Error):
-        where = f"--network: {path}, line {reader.line_num}"
+        where = f"--channel: {path}, line {reader.line_num}"
         raise UserError(f"{where}: a value is not a number; {HOW}") from None
 
 
