@@ -16,7 +16,8 @@ from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.session import Session
 from specbench.engine.speculate import speculate
 from specbench.engine.types import Method, Round, Sampling, Stateless, Watch
-from specbench.methods.blocks.dflash import TEXT, Settings, Slots, block_of, loaded
+from specbench.methods.blocks.dflash import Settings, Slots, block_of, loaded
+from specbench_extras.deer.head import KIND
 
 __all__ = ["Settings", "build"]
 
@@ -51,7 +52,7 @@ class Deer(Stateless):
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """Uses only the pair's target. Raises UserError for a head that does not fit it, and for too large a block."""
-    model, hashes = loaded(settings.head, pair, TEXT)
-    block = block_of(settings, model, pair, TEXT)
+    model, hashes = loaded(settings.head, pair, KIND)
+    block = block_of(settings, model, pair, KIND)
     session = Session(model, "draft", watch, pair.vocabulary, EAGER)
     return Deer(pair.session("target", watch), TextDrafter(model, session, block, settings.proposal), hashes)

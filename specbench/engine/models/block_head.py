@@ -146,8 +146,10 @@ class BlockHead(PreTrainedModel):
         self.borrowed = (embedding, output)  # in a tuple, so that they are not submodules
 
     def make_fusion(self) -> None:
-        """Add the weights that make features of the target's states."""
+        """Add the weights that make features of the target's states. Raises ValueError for a head that reads none."""
         width, read = self.config.hidden_size, len(self.layers_read)
+        if not read:
+            raise ValueError("it reads layers [] of the target")
         if self.mixed:
             self.layer_fusion_weights = nn.Parameter(first_mix(self.config.num_hidden_layers, read))
         else:

@@ -5,7 +5,7 @@ other slots' tokens. These distributions are the block's lattice. DFlash reads i
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -21,7 +21,6 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.models.block_head import BlockHead, block_config
 from specbench.engine.models.heads import Head, load_once, placed, refuse_damaged
 from specbench.engine.models.pair import Pair
-from specbench.engine.models.text_block_head import TextBlockHead
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session
@@ -29,13 +28,9 @@ from specbench.engine.speculate import Headed, read_once
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.heads.eagle3 import check_target
 
-# Kinds of heads: those of DFlare mix the target's layers for each of their own, those of DEER read none of them.
-KIND, MIXED, TEXT = "dflash", "dflare", "deer"
-HEADS: Mapping[str, Callable[..., BlockHead]] = {
-    KIND: BlockHead,
-    MIXED: partial(BlockHead, mixed=True),
-    TEXT: TextBlockHead,
-}
+# Kinds of heads, to which packages add their own. Those of DFlare mix the target's layers for each of their own.
+KIND, MIXED = "dflash", "dflare"
+HEADS: dict[str, Callable[..., BlockHead]] = {KIND: BlockHead, MIXED: partial(BlockHead, mixed=True)}
 MASK = 0  # the id that stands for a mask in the head's sequence, where no embedding is looked up
 Proposal = Literal["likeliest", "drawn"]
 
@@ -132,8 +127,7 @@ def block_head(head: Head, target: PreTrainedModel) -> BlockHead:
         read, block = head.trained["layers"], head.trained["block"]
         if type(block) is not int or block < 2:
             raise ValueError(f"its blocks are of {block} tokens")
-        inside = all(type(layer) is int and 0 <= layer < config.num_hidden_layers for layer in read)
-        if bool(read) == (head.kind == TEXT) or not inside:
+        if not all(type(layer) is int and 0 <= layer < config.num_hidden_layers for layer in read):
             raise ValueError(f"it reads layers {read} of {config.num_hidden_layers}")
         count = len({name.split(".")[1] for name in head.tensors if name.startswith("layers.")})
         inner = head.tensors["layers.0.mlp.gate_proj.weight"].shape[0]

@@ -325,6 +325,12 @@ def test_tensors_that_are_no_head(change, words):
         block_head(Head("dflash", tensors, facts), pair("llama")[0])
 
 
+def test_a_head_of_the_text_alone_reads_no_layers():
+    made = in_file(head("llama", kind="deer"))
+    with one_line_error("it reads layers [1] of the target, and may read none", "train or import"):
+        block_head(Head("deer", dict(made.tensors), {**made.trained, "layers": [1]}), pair("llama")[0])
+
+
 def test_a_mixed_head_begins_with_a_layer_of_its_own():
     """DFlare's official code: 2 where ⌊d / L · T⌋ = t; and heads of one form are not read as the other."""
     assert first_mix(7, 9).nonzero()[:, 1].tolist() == [0, 1, 2, 3, 5, 6, 7]

@@ -13,12 +13,16 @@ from transformers import DynamicCache
 
 from specbench.engine.models.block_head import BlockHead
 
+KIND = "deer"
+
 
 class TextBlockHead(BlockHead):
     """A block head whose features are the embeddings of the text's tokens, F = D; it reads no layer of the target."""
 
     def make_fusion(self) -> None:
-        """There is nothing to fuse."""
+        """There is nothing to fuse. Raises ValueError for a head that reads layers of the target."""
+        if self.layers_read:
+            raise ValueError(f"it reads layers {list(self.layers_read)} of the target, and may read none")
 
     def features(self, tokens: Tensor, states: Tensor | None) -> Tensor:
         embedded: Tensor = self.borrowed[0](tokens)
