@@ -83,6 +83,10 @@ def same_texts(runs: tuple[StoredRun, StoredRun], methods: tuple[str, str]) -> s
         tokens.append({(row.repeat, row.task, row.doc_id): row.tokens for row in mine.itertuples()})
     both = tokens[0].keys() & tokens[1].keys()
     prompts = [run.documents() for run in runs]
+    for run, documents in zip(runs, prompts, strict=True):
+        if unknown := [key for key in both if key[2] not in documents.get(key[1], ())]:
+            _, task, doc_id = min(unknown)
+            raise UserError(f"{run.folder} is damaged: its manifest.json has no document {doc_id} of {task}")
     different = [key for key in both if [*(tokens[0][key])] != [*(tokens[1][key])]]
     different += [key for key in both if prompts[0][key[1]][key[2]] != prompts[1][key[1]][key[2]]]
     if different or not both:

@@ -17,7 +17,7 @@ HEADER = 2**16  # bytes that the header of a page takes at most
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = range(8)  # physical types
 WIDTHS = {BOOLEAN: 1, INT32: 4, INT64: 8, INT96: 12, FLOAT: 4, DOUBLE: 8}  # bytes of a value
 DATA, _, DICTIONARY, DATA_2 = range(4)  # kinds of pages
-REQUIRED, _, REPEATED = range(3)  # how often a value is there
+REQUIRED, OPTIONAL, REPEATED = range(3)  # how often a value is there
 ENCODINGS = {0, 2, 3, 4, 8}  # plain, dictionaries and run lengths; of others, the sizes are not known beforehand
 
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE_8, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)  # types of thrift
@@ -155,7 +155,8 @@ def _leaves(elements: list[dict[int, Any]]) -> list[_Leaf]:
         if open_groups:
             parent, left, repeated, defined = open_groups.pop()
             open_groups.append((parent, left - 1, repeated, defined))
-            kind = element.get(3, REQUIRED)
+            if (kind := element.get(3, REQUIRED)) not in (REQUIRED, OPTIONAL, REPEATED):
+                raise ValueError("its schema has a column of no known kind")
             repeated, defined = repeated + (kind == REPEATED), defined + (kind != REQUIRED)
         path = ".".join([group for group, *_ in open_groups[1:]] + [name])
         if not 0 <= children <= len(elements) or len(open_groups) > DEEPEST:

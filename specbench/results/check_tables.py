@@ -1,6 +1,6 @@
 """Checks of a run's tables, once, in batches, before anything is computed from them: could a run have written them?"""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -100,15 +100,6 @@ def check_texts(rounds: pa.Table, samples: pa.Table, where: Source) -> None:
     if len(orphans):
         key = ", ".join(map(str, orphans.slice(0, 1).to_pylist()[0].values()))
         raise UserError(f"{where} is damaged (it has rounds of {key}, and no such sample); this run cannot be used")
-
-
-def check_documents(samples: pa.Table, documents: Mapping[str, Collection[int]], where: Source) -> None:
-    """Raise UserError if there are samples of documents that the manifest does not have; warm-ups do not count."""
-    asked = samples.filter(pc.invert(samples["warmup"])).select(["task", "doc_id"])
-    for row in asked.group_by(["task", "doc_id"], use_threads=False).aggregate([]).to_pylist():
-        if row["doc_id"] not in documents.get(row["task"], ()):
-            key = f"document {row['doc_id']} of {row['task']}"
-            raise UserError(f"{where} is damaged (it has {key}, and manifest.json has not); this run cannot be used")
 
 
 def _version(schema: pa.Schema) -> int:

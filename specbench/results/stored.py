@@ -221,8 +221,6 @@ class StoredRun:
             if name == "rounds" and len(texts):
                 self._checked_rows("samples")
                 check_tables.check_texts(texts, self._checked["samples"][1], rows.sources[0])
-            if name == "samples" and len(texts):
-                check_tables.check_documents(texts, self.documents(), rows.sources[0])
             self._checked[name] = rows, texts
         return self._checked[name][0]
 

@@ -1,5 +1,7 @@
 """Bounds in hindsight: the best lengths and the better of two drafters, by hand and against the naive way."""
 
+import json
+
 import naive_simulate
 import pytest
 from drafted import made, run_of, text_of
@@ -13,6 +15,7 @@ from specbench.analysis.replay import Unknown
 from specbench.analysis.simulate import Options, simulate
 from specbench.analysis.simulated_rows import ALL
 from specbench.config import UserError
+from specbench.results.stored import StoredRun
 
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 CHANCES = st.sampled_from([0.25, 0.75, 1.0])
@@ -112,6 +115,16 @@ def test_two_runs_and_texts_that_differ(tmp_path):
     elsewhere = run_of(tmp_path / "d", {"sps[gamma=4]": [[(4, 3)] * 10]}, tasks=["two"])
     with pytest.raises(UserError, match="they have no text in common"):
         simulate(first, "sps[gamma=3]", gammas=[3], options=Options(second="sps[gamma=4]", second_run=elsewhere))
+
+
+def test_a_text_of_no_document_of_the_run_is_damage(tmp_path):
+    run = two(tmp_path / "run")
+    path = run.folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["requests"][0][1] = 77
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="is damaged: its manifest.json has no document 0"):
+        simulate(StoredRun(run.folder), "sps[gamma=3]", gammas=[3], options=Options(second="sps[gamma=4]"))
 
 
 def test_the_command_says_what_is_known_in_hindsight_only(tmp_path):

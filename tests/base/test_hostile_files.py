@@ -319,6 +319,9 @@ def test_sizes_by_level_are_those_of_the_columns(tmp_path):
     assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == -signal.SIGABRT
     with open(path, "rb") as file, pytest.raises(ValueError, match="sizes of another kind of column"):
         parquet_footer.columns(file)
+    path.write_bytes(whole.replace(optional, b"\x08" + optional[1:]))
+    with open(path, "rb") as file, pytest.raises(ValueError, match="no known kind"):
+        parquet_footer.columns(file)
     path.write_bytes(whole)
     with open(path, "rb") as file:
         assert [one.path for one in parquet_footer.columns(file)[0]] == ["a.list.element", "b"]

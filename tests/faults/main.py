@@ -21,7 +21,8 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:1] = [str(HERE.parent), str(HERE.parent.parent)]  # not this folder, whose names others have too
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "80"}
-os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])  # for the fork server, which is told no other way
+SUPPORT = str(HERE.parent / "support")
+os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], SUPPORT])  # for the fork server, which is told no other way
 os.environ["PYTHONWARNINGS"] = "ignore::UserWarning:multiprocessing.resource_tracker"  # of children that were killed
 
 # ruff: noqa: E402 (the environment of all commands comes first)
