@@ -123,7 +123,7 @@ def test_a_text_of_no_document_of_the_run_is_damage(tmp_path):
     manifest = json.loads(path.read_text())
     manifest["requests"][0][1] = 77
     path.write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="is damaged: its manifest.json has no document 0"):
+    with pytest.raises(UserError, match=r"is damaged: its manifest\.json has no document 0"):
         simulate(StoredRun(run.folder), "sps[gamma=3]", gammas=[3], options=Options(second="sps[gamma=4]"))
 
 
