@@ -68,7 +68,7 @@ def test_the_suite_of_the_paper():
     assert [(line.task, line.fewshot) for line in plan.tasks] == [("alpaca", 0), ("humaneval", 0), ("gsm8k", 0)]
     # every text may use all that its prompt leaves of the 512
     assert all(line.max_new_tokens == 512 for line in plan.tasks)
-    names = ["vanilla", "sps", "specdecpp", "confidence", "cumulative", "entropy", "heuristic", "bandit"]
+    names = ["vanilla", "sps", "specdecpp", "confidence", "cumulative", "entropy", "heuristic"]
     assert [spec.name for spec in plan.methods] == names
     on_pocket = resolve_plan([], "specdecpp", "pocket", [], "vanilla", None)
     assert [(line.task, line.fewshot) for line in on_pocket.tasks] == [(name, 0) for name in POCKET]

@@ -19,7 +19,6 @@ from specbench.engine.types import Method, Round, Sampling
 from specbench.methods import module, names
 from specbench.methods.chains.sps import SpS
 from specbench.methods.chains.vanilla import Vanilla
-from specbench.methods.lengths.bandit import Bandit
 from specbench.methods.lengths.confidence import Confidence
 from specbench.methods.lengths.cumulative import Cumulative
 from specbench.methods.lengths.entropy import Entropy
@@ -29,6 +28,7 @@ from specbench.methods.lengths.specdecpp import AcceptanceHead, Predicted
 from specbench.methods.lossy.csd import CSD
 from specbench.methods.lossy.csd import Settings as CSDSettings
 from specbench.methods.lossy.csd_memory import Memory
+from specbench_extras.bandit.bandit import Bandit
 from specbench_extras.speckv.speckv import Learned, round_times
 from specbench_extras.specserve.specserve import Efficiency
 

@@ -21,13 +21,13 @@ from specbench.engine.lengths import DraftToken, Lengths
 from specbench.engine.session import LAST, Session
 from specbench.engine.types import Sampling, Verdict
 from specbench.methods.chains.sps import SpS
-from specbench.methods.lengths.bandit import Bandit
 from specbench.methods.lengths.confidence import Confidence
 from specbench.methods.lengths.cumulative import Cumulative
 from specbench.methods.lengths.entropy import Entropy
 from specbench.methods.lengths.heuristic import Heuristic
 from specbench.methods.lengths.oracle import Oracle
 from specbench.methods.lengths.specdecpp import AcceptanceHead, Predicted, features
+from specbench_extras.bandit.bandit import Bandit
 from specbench_extras.specserve.specserve import Efficiency
 
 ROUNDS = 14
