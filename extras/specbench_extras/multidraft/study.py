@@ -144,6 +144,8 @@ def first_levels(run: StoredRun, name: str) -> dict[tuple[Any, ...], list[tuple[
         start = lengths.get(key, 0)
         lengths[key] = start + row["committed"]
         if row["drafted"] and row["committed"]:
+            if row["accepted"] is None:
+                raise UserError(f"{run.folder} is damaged: a draft of {name} has no number of accepted tokens")
             drafts.setdefault(key, []).append((start, row["accepted"] > 0))
     return drafts
 

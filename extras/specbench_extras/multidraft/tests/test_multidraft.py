@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import oracle
@@ -222,3 +223,10 @@ def test_a_run_without_drafts_has_figures_all_the_same(tmp_path):
     analysis = multi_draft(plain, texts_to_read(plain, None), [2])
     assert analysis.methods == ["vanilla"] and analysis.measured.empty and analysis.outside == 0
     assert isinstance(analysis.figures, pd.DataFrame) and (analysis.figures["value"] > 0.3).all()
+
+
+def test_a_draft_of_unknown_acceptance_is_damage(monkeypatch):
+    row = dict.fromkeys(multidraft.KEY, 0) | {"drafted": 2, "committed": 1, "accepted": None}
+    monkeypatch.setattr(multidraft, "recorded_rounds", lambda run, name: [row])
+    with pytest.raises(UserError, match="no number of accepted tokens"):
+        multidraft.first_levels(SimpleNamespace(folder="runs/it"), "mdsd")
