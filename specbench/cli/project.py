@@ -1,13 +1,12 @@
 """Commands that say what other settings, and other machines, would give."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from specbench.base.console import console, progress, say
+from specbench.base.console import progress, say
 from specbench.cli.errors import check_out, numbers, user_errors, whole_numbers
 from specbench.cli.groups import Place, Texts, with_groups
 from specbench.cli.options import (
@@ -18,6 +17,18 @@ from specbench.cli.options import (
     Plain,
     TrustRemoteCode,
     known,
+)
+from specbench.cli.simulated import (
+    ByContext,
+    ForwardTimes,
+    Gammas,
+    Oracle,
+    Replayed,
+    Second,
+    SecondRun,
+    Shortest,
+    Thresholds,
+    simulated,
 )
 from specbench.config import UserError
 from specbench.permissions import permitted
@@ -147,38 +158,24 @@ def _check_profile(out: Path | None) -> None:
 
 def simulate(
     run: Annotated[Path, Argument(help="a run folder with drafts", show_default=False)],
-    method: Annotated[
-        str | None, Option(help="the method whose rounds to use; default: the run's first with drafts")
-    ] = None,
-    forward_times: Annotated[
-        str | None, Option(help="a profile's FILE.json, or t_draft=SECONDS,t_target=SECONDS,…; default: as in the run")
-    ] = None,
-    gamma: Annotated[str | None, Option(help="draft lengths, such as 1,2,4,8")] = None,
-    threshold: Annotated[
-        str | None, Option(help="thresholds of the length policy that made the drafts, such as 0.3,0.5")
-    ] = None,
-    shortest: Annotated[
-        int | None, Option(min=1, help="with thresholds: the fewest tokens before a draft may stop")
-    ] = None,
+    method: Replayed = None,
+    forward_times: ForwardTimes = None,
+    gamma: Gammas = None,
+    threshold: Thresholds = None,
+    shortest: Shortest = None,
     heads: Annotated[
         Path | None, Option(help="a folder of acceptance heads: the best threshold and speed of each")
     ] = None,
-    by_context: Annotated[
-        bool, Option("--by-context", help="let forward times grow with the context, as in the records or the profile")
-    ] = False,
+    by_context: ByContext = False,
     batch: Annotated[
         str, Option(metavar="N1,N2,…", help="texts decoded together; needs the --forward-times of profile --batch")
     ] = "1",
     load: Annotated[
         Path | None, Option(help="with several batches: a folder of specbench load to compare them with")
     ] = None,
-    oracle: Annotated[
-        bool, Option("--oracle", help="add the best length in hindsight, of each text and of each round")
-    ] = False,
-    second: Annotated[
-        str | None, Option(help="another method: add the better of the two drafters at each position")
-    ] = None,
-    second_run: Annotated[Path | None, Option(help="the run folder of --second; default: the same run")] = None,
+    oracle: Oracle = False,
+    second: Second = None,
+    second_run: SecondRun = None,
     network: Annotated[str | None, Option(hidden=True)] = None,  # as it was called in earlier versions
     out: Annotated[
         Path | None, Option(help="with --heads: a CSV file to write, in the form of results/published")
@@ -213,7 +210,6 @@ def simulate(
 
     `specbench simulate runs/long --method specdecpp --heads heads --out table3.csv`
     """
-    from specbench.analysis.simulate import Options, simulate
     from specbench.analysis.simulate_batches import simulate_batches
     from specbench.report.finding import show
     from specbench.report.views import simulate_batches as batches_view
@@ -237,14 +233,8 @@ def simulate(
         if not heads:
             if out:
                 raise UserError("--out goes with --heads; write `--format csv > FILE` for a simulation")
-            if second_run and not second:
-                raise UserError("--second-run goes with --second METHOD, the second drafter")
-            gammas, tried = whole_numbers("--gamma", gamma), numbers("--threshold", threshold)
-            stored = StoredRun(run)
-            with console.status("replaying the rounds") if format is Plain.table else nullcontext():
-                other = StoredRun(second_run) if second_run else None
-                options = Options(sizes[0], by_context, oracle, second, other)
-                figures = simulate(stored, method, forward_times, gammas, tried, shortest, options=options)
+            drafts = method, forward_times, gamma, threshold, shortest
+            figures = simulated(StoredRun(run), *drafts, by_context, oracle, second, second_run, format, sizes[0])
             show(view(figures), format.value)
             return
         others = (gamma, shortest, by_context, load, oracle, second)

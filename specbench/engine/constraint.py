@@ -154,8 +154,8 @@ class Constrained:
             rows, allowed = [], []
             begins = parents is None or len(logits) == len(block)  # with a token of the text
             for row, answer in enumerate(_answers(before, block, parents, prompt, len(logits))):
-                said = self._strict and (not answer or (begins and not row))
-                if answer is not None and (may_follow := self._allowed(answer, said)) is not None:
+                of_text = self._strict and (not answer or (begins and not row))
+                if answer is not None and (may_follow := self._allowed(answer, of_text)) is not None:
                     rows.append(row)
                     allowed.append(may_follow)
             if not rows:
@@ -172,16 +172,19 @@ class Constrained:
         with self._watch.forward(MASKS, 1, len(answer)):
             return list(self._matcher.compute_ff_tokens()) if self._reads(answer) else []
 
-    def _allowed(self, answer: list[int], said: bool) -> NDArray[np.bool_] | None:
-        """Which tokens [V] may follow an answer; None if it has ended, or nothing may. Then Stuck, if it is `said`."""
+    def _allowed(self, answer: list[int], of_text: bool) -> NDArray[np.bool_] | None:
+        """Which tokens [V] may follow an answer; None if it has ended, or nothing may follow.
+
+        Raises Stuck if nothing may follow an answer that is `of_text`, and not a draft.
+        """
         grammars = self.constraining.grammars
         try:
             if self._reads(answer):
                 return grammars.allowed(self._matcher)
-            if said and grammars.ends.isdisjoint(answer):
+            if of_text and grammars.ends.isdisjoint(answer):
                 raise Stuck(f"token {len(answer)} of the answer is not allowed by its constraint")
         except Stuck:
-            if said:
+            if of_text:
                 raise
         return None
 

@@ -5,19 +5,16 @@ of trees; with `rule=typical` lossy at T > 0.
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specbench.engine.accept import Accept
 from specbench.engine.ids import to_device
 from specbench.engine.models.draft_heads import HydraHeads, counted
 from specbench.engine.models.heads import hidden_size
 from specbench.engine.models.pair import Pair
-from specbench.engine.ranked_trees import RankedTree
-from specbench.engine.runtimes.eager import EAGER
-from specbench.engine.runtimes.types import Runtime
 from specbench.engine.types import Method, Watch
 from specbench.methods.heads.eagle3 import check_target
 from specbench.methods.heads.medusa import Medusa, RankedDrafter, loaded
@@ -33,18 +30,12 @@ class Settings(Base):
 class HydraDrafter(RankedDrafter):
     """Level by level: each head reads the state, the last committed token and the tokens on the path of each node."""
 
-    def __init__(
-        self,
-        heads: HydraHeads,
-        tree: RankedTree,
-        rule: Accept,
-        vocabulary: int,
-        watch: Watch,
-        runtime: Runtime = EAGER,
-    ) -> None:
-        super().__init__(tree, rule, vocabulary, watch)
-        self.heads, self.chosen = heads, runtime.fixed(self.choose)
-        self.rows = 1 + sum(len(level.expanded) for level in tree.levels[:-1])  # that the heads read
+    heads: HydraHeads
+
+    @cached_property
+    def rows(self) -> int:
+        """The positions that the heads read in a round."""
+        return 1 + sum(len(level.expanded) for level in self.tree.levels[:-1])
 
     @torch.inference_mode()
     def fill(self, context: list[int]) -> Tensor:

@@ -5,7 +5,7 @@ arXiv 2401.10774. Lossless by the exact rule of trees; with `rule=typical`, the 
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -44,7 +44,12 @@ class RankedDrafter:
     That is the token before the last committed one. So `prefill`, `score` and `accept` are methods here, which keep it.
     """
 
-    def __init__(self, tree: RankedTree, rule: Accept, vocabulary: int, watch: Watch) -> None:
+    choose: Callable[..., Tensor]  # the tokens [K] of the tree, on the device
+
+    def __init__(
+        self, heads: Any, tree: RankedTree, rule: Accept, vocabulary: int, watch: Watch, runtime: Runtime = EAGER
+    ) -> None:
+        self.heads, self.chosen = heads, runtime.fixed(self.choose)
         self.tree, self.rule, self.vocabulary, self.watch = tree, rule, vocabulary, watch
         self.lengths = Lengths()  # no policy: the tree has one shape
 
@@ -81,17 +86,7 @@ class RankedDrafter:
 class MedusaDrafter(RankedDrafter):
     """All heads at once: a token stands wherever its head and rank do."""
 
-    def __init__(
-        self,
-        heads: MedusaHeads,
-        tree: RankedTree,
-        rule: Accept,
-        vocabulary: int,
-        watch: Watch,
-        runtime: Runtime = EAGER,
-    ) -> None:
-        super().__init__(tree, rule, vocabulary, watch)
-        self.heads, self.chosen = heads, runtime.fixed(self.choose)
+    heads: MedusaHeads
 
     @torch.inference_mode()
     def fill(self, context: list[int]) -> Tensor:

@@ -73,7 +73,7 @@ class Mtp(Headed, Stateless):
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """Uses only the pair's target. Raises UserError for a target without modules, or without all their weights."""
     target = pair.models["target"]
-    pair.need_one_device("mtp has modules beside the target's output layer")
+    pair.need_one_device("mtp has modules next to the target's output layer")
     if pair.runtime.name == "llamacpp":
         raise UserError("mtp reads hidden states, which --runtime llamacpp does not give; use --runtime eager")
     model, hashes = pair.runtime.once(("mtp", settings.modules), lambda: _loaded(target, settings.modules))

@@ -77,7 +77,7 @@ def test_texts_and_accepted_counts_are_transformers(kind, count, checkpoint, mon
 
 
 def test_one_module_goes_on_from_its_own_states(checkpoint):
-    """Against a module that reads the whole text anew for every draft."""
+    """Against a module that reads the whole text again for every draft."""
     target = checkpoints.load(checkpoint("deepseek_v3", 1))
     prompt = tiny.prompt()
     tokens, rounds = decode(method(target, steps=3), prompt, COUNT)
