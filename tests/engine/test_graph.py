@@ -381,6 +381,23 @@ def waits(body) -> collections.Counter[str]:
     return collections.Counter(event.name for event in events.events() if event.name in WAITS)
 
 
+def test_a_model_is_read_by_one_session_after_another(capturing):
+    """Captures outlive the first session's: the memory that they share does not go with its graphs."""
+    one, runtime = model("llama"), capturing()
+    expected = whole(one, text(9))[0]
+    for _ in range(3):
+        session = Session(one, "target", runtime=runtime)
+        for _ in range(2):
+            session.restart(text(7))
+            rows = session.forward(text(9)[7:]).logits
+            torch.testing.assert_close(rows, expected[7:], rtol=0, atol=1e-4)
+            runtime.settle()
+        assert graphs(session) == [True]
+        del session
+        gc.collect()
+    assert runtime.captured == 3
+
+
 @needs_gpu
 @pytest.mark.parametrize("sampling", (Sampling(), Sampling(1.0)), ids=("greedy", "sampled"))
 def test_a_captured_round_waits_once(sampling):
@@ -423,7 +440,7 @@ def test_captured_steps_equal_uncaptured_ones(form, dtype):
 
 
 @needs_gpu
-def test_cuda_graphs_are_captured_by_settle_alone(monkeypatch):
+def test_cuda_graphs_are_captured_by_settle_alone(monkeypatch, little_room):
     begun: list[object] = []
     capture_begin = torch.cuda.CUDAGraph.capture_begin
     monkeypatch.setattr(

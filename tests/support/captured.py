@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import weakref
 
 import other_device
 import tiny_blocks
@@ -32,15 +33,27 @@ from specbench.training.recipe import DraftHeadsRecipe, load_recipe
 HERE = torch.device(DEVICE)
 
 
+class Pool:
+    """Memory of graphs; as CUDA's, it is not to be had again once the last of its graphs has gone."""
+
+    def __init__(self) -> None:
+        self.graphs: weakref.WeakSet[Replayed] = weakref.WeakSet()
+
+
 class Replayed:
     """In place of a CUDA graph: computes the step again into the tensors that the capture gave, as a replay does."""
 
-    def __init__(self, step: Fixed) -> None:
-        self.step = step
+    def __init__(self, step: Fixed, pool: "Pool") -> None:
+        self.step, self._pool = weakref.ref(step), pool  # a graph keeps nothing alive but its memory
+        pool.graphs.add(self)
+
+    def pool(self) -> "Pool":
+        return self._pool
 
     def replay(self) -> None:
         launches = other_device.launches.copy()
-        for known, result in zip(self.step.outputs, self.step.compute(), strict=True):
+        step = self.step()
+        for known, result in zip(step.outputs, step.compute(), strict=True):
             if known is not None:
                 known.copy_(result)
         other_device.launches.clear()
@@ -48,12 +61,12 @@ class Replayed:
         other_device.launches["a graph"] += 1
 
 
-def stand_in(step: Fixed, pool: object) -> None:
-    assert pool is not None
+def stand_in(step: Fixed, pool: Pool | None) -> None:
+    assert pool is None or pool.graphs, "the pool has gone"
     for _ in range(WARM_UP):
         step.compute()
     step.outputs = step.compute()
-    step.graph = Replayed(step)
+    step.graph = Replayed(step, pool or Pool())
 
 
 def capturing(monkeypatch, device: torch.device = HERE) -> Graph:
@@ -61,7 +74,6 @@ def capturing(monkeypatch, device: torch.device = HERE) -> Graph:
     if device.type == "cuda":
         return Graph(device)
     monkeypatch.setattr(Fixed, "capture", stand_in)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     runtime = Graph(device, captures=False)
     runtime.captures = True

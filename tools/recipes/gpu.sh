@@ -23,7 +23,7 @@ heads_of="eagle3 eagle medusa hydra dflash hass"
 model=SmolLM2-135M-Instruct.Q4_1.gguf
 
 # What a machine with torch and transformers lacks: lm-eval and what it needs, and this package's own needs.
-missing="pydantic==2.14.3 pydantic-core==2.50.4 annotated-types lm-eval==0.4.13 datasets evaluate dill multiprocess
+missing="pydantic==2.14.3 pydantic-core==2.50.4 annotated-types typing-inspection lm-eval==0.4.13 datasets evaluate dill multiprocess
   jsonlines more-itertools pytablewriter DataProperty mbstrdecoder pathvalidate tabledata tcolorpy typepy chardet nltk
   tqdm-multiprocess gguf greenlet math-verify latex2sympy2-extended antlr4-python3-runtime==4.13.2"
 sources="rouge-score sqlitedict word2number" # come as sources, and have nothing to compile
@@ -40,7 +40,7 @@ size() {
 thin() {
   local keep=(/* '!/suites/pairs/weights/*/' '!/suites/trained/' '!/results/' /results/published/ '!/docs/'
     '!/tests/golden/' '!/extras/**/*.safetensors' '!/suites/tasks/pocket/long_*' '!/suites/tasks/pocket/ruler_*'
-    '/results/reference/round-waits.json')
+    '/results/reference/round-waits.json' '/suites/trained/memory/pocket/')
   keep[0]='/*'
   [ "${1:-}" = model ] && weights="" heads_of="" && keep+=('!/tests/' /tests/gpu_check.py)
   for name in $weights; do keep+=("/suites/pairs/weights/$name/"); done

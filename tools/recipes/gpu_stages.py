@@ -182,22 +182,25 @@ def gates(tiny: bool, seconds: float) -> dict[str, Any]:
 
     files = [str(path.relative_to(ROOT)) for path in gpu_check.gates()]
     first = [file for file in files if re.search(r"/test_(graph|chains|runtimes|equality)", file)]
-    parts = [["tests/engine/test_trees.py"]] if tiny else [first, [file for file in files if file not in first]]
+    rest = sorted((file for file in files if file not in first), key=lambda file: "tests/engine/" not in file)
+    parts = [["tests/engine/test_trees.py"]] if tiny else [first, rest]
     outcomes: dict[str, str] = {}
+    reasons: list[str] = []
     ended = time.monotonic() + seconds
     for part in parts:
         command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "not long", *part]
+        command += ["--tb=short", "--color=no", "-rfE"]
         if importlib.util.find_spec("xdist") and not tiny:
             command += ["-n", str(gpu_check.WORKERS), "--max-worker-restart", "0"]
         left = max(20.0, ended - time.monotonic())
-        for name, outcome in ran(command, left):
+        for name, outcome in ran(command, left, reasons):
             outcomes[name] = outcome
     counted = collections.Counter(outcomes.values())
-    return {"counts": dict(counted), "asked": sum(map(len, parts)), "outcomes": outcomes}
+    return {"counts": dict(counted), "asked": sum(map(len, parts)), "outcomes": outcomes, "reasons": reasons}
 
 
-def ran(command: Sequence[str], seconds: float) -> Iterator[tuple[str, str]]:
-    """The outcome of each test by its name, as far as tests ended in time."""
+def ran(command: Sequence[str], seconds: float, reasons: list[str]) -> Iterator[tuple[str, str]]:
+    """The outcome of each test by its name, as far as tests ended in time; lines that say why come to `reasons`."""
     device = {"SPECBENCH_TEST_DEVICE": "cuda" if CUDA else "cpu"}
     from os import environ
 
@@ -209,6 +212,8 @@ def ran(command: Sequence[str], seconds: float) -> Iterator[tuple[str, str]]:
         words = "PASSED|FAILED|SKIPPED|ERROR|XFAIL"
         if match := re.search(rf"({words}) (\S+::.+?)\s*$|^(\S+::.+?) ({words})", line):
             yield (match[2] or match[3]).strip(), (match[1] or match[4]).lower()
+        elif re.match(r"E  |FAILED |ERROR |INTERNALERROR|\S+\.py:\d+: ", line) and len(reasons) < 200:
+            reasons.append(line.rstrip()[:300])
     asked.wait()
 
 
@@ -220,8 +225,11 @@ def bench(tiny: bool) -> dict[str, Any]:
         out.parent.mkdir(exist_ok=True)
         size = ["--documents", "2", "--runtime", "static"] if tiny else ["--documents", "3"]
         where = ["--device", "cuda" if CUDA else "cpu", "--dtype", dtype]
-        subprocess.run([sys.executable, "-m", "specbench.cli", "bench", *where, *size, "--out", str(out)], check=False)
-        found[dtype] = json.loads(out.read_text()) if out.exists() else "it failed; see the log"
+        out.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "specbench.cli", "bench", *where, *size, "--out", str(out)]
+        told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
+        print(told, flush=True)
+        found[dtype] = json.loads(out.read_text()) if out.exists() else {"left_out": told[-2000:]}
     return found
 
 

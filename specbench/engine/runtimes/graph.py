@@ -45,7 +45,7 @@ class Graph(Runtime):
         self.captures = captures
         self.captured = 0
         self._wanted: list[tuple[weakref.ref[Steps], Any]] = []
-        self._pools: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._first: weakref.WeakKeyDictionary[Any, torch.cuda.CUDAGraph] = weakref.WeakKeyDictionary()
 
     def runner(self, model: PreTrainedModel) -> "GraphRunner | BlockRunner":
         return BlockRunner(model, self.want) if type(model) is BlockHead else GraphRunner(STATIC.lean(model), self)
@@ -66,8 +66,12 @@ class Graph(Runtime):
         for reference, key in self._wanted:
             if (steps := reference()) is not None and key in steps.steps:
                 # Graphs of one model never run at the same time, so they share memory; those of two models may.
-                pool = self._pools.setdefault(steps.owner, torch.cuda.graph_pool_handle())
-                steps.capture(key, pool)
+                # The memory lasts as long as one of its graphs, so the first is kept until the model goes.
+                first = self._first.get(steps.owner)
+                steps.capture(key, first.pool() if first else None)
+                graph = steps.steps[key].graph
+                assert graph is not None
+                self._first.setdefault(steps.owner, graph)
                 self.captured += 1
         self._wanted.clear()
         torch.cuda.synchronize()
