@@ -13,7 +13,7 @@ DOCUMENTS ?= $(or $(LIMIT),$(if $(PAIR),,150))
 BATCH = $(if $(PAIR),,16)
 TIMED ?= 25
 
-.PHONY: real run test types short-tests test-long test-all docs bench bench-peers server-test reproduce-tables fault-test \
+.PHONY: real run test types short-tests test-long test-all docs docs-figures bench bench-peers server-test reproduce-tables fault-test \
   fuzz determinism mutants gpu-check lock licences format clean
 .DEFAULT_GOAL := run
 
@@ -77,6 +77,9 @@ test-all: $(STAMP)  ## all tests, with every extra installed, and what this mach
 
 docs: $(STAMP)  ## the documentation site, into build/docs/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/mkdocs.yml
+
+docs-figures: $(STAMP)  ## write the figures of README.md, docs/ and results/ as their files have them
+	$(BIN)/python tools/figures
 
 bench: $(STAMP)  ## our engine next to others, and what its parts cost: SERVERS='NAME=URL …'
 	$(BIN)/specbench bench --documents 15 || [ $$? = 4 ]

@@ -17,6 +17,8 @@ A page names a part in an HTML comment on a line of its own, which the build rep
     <!-- source: PATH NAME -->         the source of a module, or of what it defines by a name
     <!-- modules -->                   every module of the package with its first sentence
 
+What names the file of a figure, `<!--= … -->` behind it (tools/figures), is left out.
+
 The build adds pages of its own: the command line from Typer, and the findings and tables of results/.
 """
 
@@ -57,6 +59,7 @@ EXIT_CODES = """## Exit codes
 | 141 | nobody reads the output any more, as after `\\| head -1` |
 """
 MARK = re.compile(r"^<!-- (\w+)(?:: (.+?))? -->$", re.M)
+OF_FIGURE = re.compile(r"<!--[=!]\s.*?-->", re.S)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -96,7 +99,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         except (OSError, KeyError, TypeError, ValueError, StopIteration) as error:
             raise PluginError(f"{page.file.src_uri}: {match.group()}: {error!r}") from error
 
-    return MARK.sub(replaced, markdown)
+    return OF_FIGURE.sub("", MARK.sub(replaced, markdown))
 
 
 def table(heads: list[str], rows: Iterator[list[str]] | list[list[str]]) -> str:

@@ -1,0 +1,138 @@
+"""Figures of pages are those of the files under results/: all of them, and each that is made wrong on purpose."""
+
+import re
+
+import pandas as pd
+import pytest
+
+from figures import blocks, marks, pages, stored
+from figures.stored import NUMBER, ROOT, NoFigure
+
+BOUNDED = re.compile(rf"{NUMBER}(?:\*\*)?\s*[%×]?\s*\[{NUMBER},\s+{NUMBER}\](?:\*\*)?(?!(?:\*\*)?<!--=)")
+EXAMPLES = {"docs/pages/columns.md": 1}  # figures with bounds that were not measured
+UNMARKED = {"docs/pages/runtimes.md"}  # of many files, some of which are text
+TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in pages.pages()}
+MARKED = [page for page, text in TEXTS.items() if "<!--=" in text]
+
+
+def test_every_figure_is_that_of_its_file() -> None:
+    assert pages.check() == []
+
+
+def rotten(text: str) -> str:
+    """The page with each marked figure, and each of its bounds, one higher in its last digit."""
+    parts = []
+    for part in re.split(r"(?=<!--=)", text):
+        if shown := marks.SHOWN.search(part):
+            worse = re.sub(r"\d(?!\d*[,.]?\d)", lambda digit: str((int(digit[0]) + 1) % 10), shown.group())
+            part = part[: shown.start()] + worse
+        parts.append(part)
+    return "".join(parts)
+
+
+@pytest.mark.parametrize("page", MARKED)
+def test_a_rotten_figure_is_found_and_mended(page: str) -> None:
+    text = TEXTS[page]
+    worse = rotten(text)
+    assert len(marks.wrong(page, worse)) == len(re.findall("<!--=", text)) > 0
+    assert marks.rewritten(worse) == text
+
+
+@pytest.mark.parametrize("name", sorted(blocks.TABLES))
+def test_a_rotten_table_is_found_and_mended(name: str) -> None:
+    (text,) = (text for text in TEXTS.values() if f"<!-- {name}:begin -->" in text)
+    match = next(match for match in blocks.BLOCK.finditer(text) if match[2] == name)
+    at = [digit.start() for digit in re.finditer(r"\d", match[3])][-1] + match.start(3)
+    worse = text[:at] + str((int(text[at]) + 1) % 10) + text[at + 1 :]
+    ((line, shown, right),) = blocks.wrong(worse)
+    assert worse.splitlines()[line - 1] == shown and text.splitlines()[line - 1] == right
+    assert blocks.rewritten(worse) == text
+
+
+def test_figures_with_bounds_have_a_mark() -> None:
+    found = {}
+    for page, text in TEXTS.items():
+        plain = re.sub(r"```.*?```", "", blocks.BLOCK.sub("", text), flags=re.S)
+        if (number := len(BOUNDED.findall(plain))) and page not in UNMARKED:
+            found[page] = number
+    assert found == EXAMPLES
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """A folder of results with one small file of each kind."""
+    reference = tmp_path / "reference"
+    reference.mkdir()
+    rows = {"task": ["a", "b", "b"], "method": ["x", "x", "y[k=1]"], "baseline": ["x"] * 3, "tau": [2.0, 3.5, 0.125]}
+    rows |= {"share": [0.5, -0.0004, 0.999], "share_low": [0.25, -0.1, 0.9], "share_high": [0.75, 0.1, 1.0]}
+    pd.DataFrame(rows).to_csv(reference / "run.csv", index=False)
+    cells = [("t", 0, "kind", "k"), ("t", 0, "value", "1.5"), ("t", 0, "low", "1"), ("t", 0, "high", "2")]
+    finding = pd.DataFrame(cells, columns=["table", "row", "column", "value"]).assign(analysis="x")
+    finding.to_csv(reference / "finding.csv", index=False)
+    (reference / "some.json").write_text('{"of": [{"name": "p", "value": 1234.5, "low": 1, "high": 2}, {"name": "q"}]}')
+    (reference / "some.txt").write_text("first 1\nAUROC  0.823 [0.753, 0.884]\ntime of cos 7 9.5 2,000\n")
+    monkeypatch.setattr(stored, "RESULTS", tmp_path)
+    forget()
+    yield
+    forget()
+
+
+def forget() -> None:
+    stored.table.cache_clear()
+    stored.figure.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("shown", "mark", "right"),
+    [
+        ("0", "run tau[b / x] .2f", "3.50"),
+        ("0", "run 100 * (tau[a / x] - tau[b / x]) .0f", "−150"),
+        ("1 [0, 0]", "run share[a / x] .1p±", "50.0 [25.0, 75.0]"),
+        ("1 % [0, 0]", "run share[a\n / x] .1p±.0", "50.0 % [25, 75]"),
+        ("9 [0, 0]", "run share[b / y[k=1]] .1s±", "99.9 [90, 100]"),
+        ("1.00\n  [0.00,\n0.0]", "run share[b / y[k=1]] .2f±", "1.00\n  [0.90,\n1.00]"),
+        ("−1 [0, 0]", "run -1 * share[a / x] .1f±", "−0.5 [−0.8, −0.2]"),
+        ("+1", "run tau[a / x] +.1f", "+2.0"),
+        ("+1", "run share[b / x] +.1p", "0.0"),
+        ("7", "some.json value[of / p] ,.1f", "1,234.5"),
+        ("7", "some.txt number[cos / 3] .0f", "2000"),
+        ("0.1 [0, 0]", "some.txt number[AUROC] .2f±", "0.82 [0.75, 0.88]"),
+        ("0.1 [0, 0]", "finding.t value[k] .1f±", "1.5 [1.0, 2.0]"),
+        ("**0.1**", "run tau[a / x] + value[k]@finding.t .1f", "**3.5**"),
+    ],
+)
+def test_a_mark_by_hand(files, shown: str, mark: str, right: str) -> None:
+    text, expected = (f"It is {number}<!--= {mark} --> times" for number in (shown, right))
+    assert marks.rewritten(text) == expected
+    assert len(marks.wrong("page", text)) == 1 and marks.wrong("page", expected) == []
+
+
+@pytest.mark.parametrize(
+    ("mark", "why"),
+    [
+        ("none tau[b / x] .2f", "no file none"),
+        ("run tau[x] .2f", "2 rows of run"),
+        ("run tau[c / x] .2f", "0 rows of run"),
+        ("run speed[a / x] .2f", "no column speed"),
+        ("run tau[a / x]", "no format"),
+        ("run tau[a / x] .2f±", "bounds in one"),
+        ("run __import__(tau[a / x]) .2f", "no sum of figures"),
+        ("run 3 .2f", "names no figure"),
+        ("some.json value[of / q] .2f", "no 'value'"),
+        ("some.txt number[nothing] .2f", "no line"),
+        ("some.txt number[time of] .2f±", "no bounds of 7"),
+    ],
+)
+def test_a_mark_that_leads_nowhere_is_found(files, mark: str, why: str) -> None:
+    shown = "1.0 [0.9, 1.1]" if "number[time" in mark else "1.0"
+    (found,) = marks.wrong("page.md", f"one\n{shown}<!--= {mark} -->")
+    assert why in str(found) and str(found).startswith("page.md:2: ")
+
+
+def test_words_are_held_by_what_stands_next_to_them(files) -> None:
+    text = "faster<!--! run tau[b / x] > tau[a / x]; {} -->"
+    assert marks.wrong("page", text.format("share[b / x] < 0")) == []
+    (found,) = marks.wrong("page", text.format("tau[a / x] > 3"))
+    assert "'tau[a / x] > 3' should be true" in str(found)
+    with pytest.raises(NoFigure):
+        marks.evaluated("tau[a / x] > 3", "gone")

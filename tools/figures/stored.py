@@ -1,0 +1,187 @@
+"""Figures of the files under results/, by file, column and what names their row."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+BESIDES = {"baseline", "metric", "accuracy_test"}  # texts of a row that do not name it
+NUMBER = r"[+−-]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
+# A data set's figure in a cell of checks.md.
+RATIO = re.compile(r"(.+?) ([\d.]+) × \[([\d.]+), ([\d.]+)\]$")
+POINTS = re.compile(r"(.+?) ([+-][\d.]+) points \(p ([\d.]+)\)$")
+OF_CELL = re.compile(r"(.+?): ([\d.]+) \[([\d.]+), ([\d.]+)\]")
+
+
+class NoFigure(ValueError):
+    """A mark names a file, a row or a column that is not there, or more than one."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@cache
+def figure(file: str, column: str, keys: tuple[str, ...]) -> Figure:
+    """The figure of a file's column in the one row, or at the one place, that the keys name.
+
+    `file` is the name of a CSV without its ending, NAME.SHEET where an analysis wrote several tables, `checks` for
+    tables/checks.md, NAME.json, NAME.txt, or NAME.md of tables/.
+    """
+    path = path_of(file)
+    if path.suffix == ".json":
+        return _of_json(path, column, keys)
+    if path.suffix == ".txt" or (path.suffix == ".md" and file != "checks"):
+        return _of_text(path, keys)
+    frame = table(file)
+    row = _row(frame, keys, file)
+    if column not in frame:
+        raise NoFigure(f"{file} has no column {column}")
+    low, high = _bounds_of(column, set(frame.columns))
+    return Figure(_number(row[column]), *(None if name is None else _number(row[name]) for name in (low, high)))
+
+
+def path_of(file: str) -> Path:
+    """The file that a mark names. Raises NoFigure if there is none."""
+    if file == "checks":
+        return RESULTS / "tables" / "checks.md"
+    folders = (RESULTS / "reference", RESULTS / "published", RESULTS / "tables", RESULTS)
+    for name in (file, f"{file}.csv", f"{file.rpartition('.')[0]}.csv"):
+        for folder in folders:
+            if (folder / name).is_file():
+                return folder / name
+    raise NoFigure(f"results/ has no file {file}")
+
+
+def _bounds_of(column: str, names: set[str]) -> tuple[str | None, str | None]:
+    for low, high in ((f"{column}_low", f"{column}_high"), ("low", "high")):
+        if low in names and high in names:
+            return low, high
+    return None, None
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise NoFigure(f"{value!r} is no number") from error
+
+
+@cache
+def table(file: str) -> pd.DataFrame:
+    """The rows of a file; of an analysis the rows of one of its tables. Spaces of column names become underscores."""
+    path = path_of(file)
+    if file == "checks":
+        return _checks(path.read_text(encoding="utf-8"))
+    frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
+    if {"analysis", "table", "row", "column", "value"} <= set(frame):
+        sheet = file.removeprefix(path.stem).removeprefix(".")
+        cells = frame[frame.table == sheet]
+        if cells.empty:
+            raise NoFigure(f"{path.name} has these tables: {', '.join(sorted(set(frame.table.dropna())))}")
+        frame = cells.pivot(index="row", columns="column", values="value").sort_index()
+        frame = frame.apply(_numeric)
+    return frame.rename(columns=lambda name: str(name).replace(" ", "_"))
+
+
+def _numeric(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    numbers = pd.to_numeric(column, errors="coerce")
+    return numbers if numbers.notna().equals(column.notna()) else column
+
+
+def _row(frame: pd.DataFrame, keys: tuple[str, ...], file: str) -> "pd.Series[Any]":
+    texts = [name for name in frame if frame[name].dtype.kind not in "fiub" and name not in BESIDES]
+    chosen = frame
+    for key in keys:
+        name, _, value = key.partition("=")
+        if name in frame and value:
+            same = chosen[name].astype(str) == value
+        else:
+            same = (chosen[texts].astype(str) == key).any(axis=1)
+        chosen = chosen[same]
+    if len(chosen) != 1:
+        raise NoFigure(f"{' / '.join(keys)}: {len(chosen)} rows of {file}, not one")
+    return chosen.iloc[0]
+
+
+def _checks(text: str) -> pd.DataFrame:
+    """The data sets of each claim of checks.md: `times` with bounds, or `points` and `p`, and the verdict on each."""
+    lines = [line for line in text.splitlines() if line.startswith("| c") or line.startswith("| s")]
+    rows = []
+    for line in lines:
+        paper, number, claim, *_, detail = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
+        for part in detail.removeprefix("ours (the paper's); ").split("; "):
+            verdict, _, places = part.partition(": ")
+            for place in _split(places):
+                known = {"table": f"{paper} {number}", "claim": claim, "on": verdict}
+                if match := RATIO.match(place.split(", alike")[0].split(", where")[0]):
+                    low, high = float(match[3]), float(match[4])
+                    rows.append({**known, "place": match[1], "times": float(match[2]), "low": low, "high": high})
+                elif match := POINTS.match(place.split(", alike")[0].split(", where")[0]):
+                    rows.append({**known, "place": match[1], "points": float(match[2]), "p": float(match[3])})
+                elif match := OF_CELL.match(place):
+                    low, high = float(match[3]), float(match[4])
+                    rows.append({**known, "place": match[1], "ours": float(match[2]), "low": low, "high": high})
+    return pd.DataFrame(rows)
+
+
+def _split(places: str) -> Iterator[str]:
+    """The places of a cell, which are separated by commas outside of brackets."""
+    yield from re.split(r", (?![^\[(]*[\])])(?!alike|where)", places)
+
+
+def _of_json(path: Path, column: str, keys: tuple[str, ...]) -> Figure:
+    """`column` of the object to which the keys lead: names, positions, or a text that one of a list's objects has."""
+    place = json.loads(path.read_text(encoding="utf-8"))
+    for key in keys:
+        if isinstance(place, dict) and key in place:
+            place = place[key]
+        elif isinstance(place, list) and key.isdigit():
+            place = place[int(key)]
+        elif isinstance(place, list):
+            name, _, value = key.partition("=")
+            same = [one for one in place if key in one.values() or (value and str(one.get(name)) == value)]
+            place = same[0] if len(same) == 1 else same
+        else:
+            raise NoFigure(f"{path.name} has no {key!r} there")
+    if isinstance(place, list):
+        if not column.isdigit() and len(place) == 3 and column == "value":
+            return Figure(*map(_number, place))
+        raise NoFigure(f"{' / '.join(keys)}: {len(place)} of {path.name}, not one")
+    if column not in place:
+        raise NoFigure(f"{path.name} has no {column!r} there")
+    if isinstance(place[column], list) and len(place[column]) == 3:
+        return Figure(*map(_number, place[column]))
+    low, high = _bounds_of(column, set(place))
+    return Figure(_number(place[column]), *(None if name is None else _number(place[name]) for name in (low, high)))
+
+
+def _of_text(path: Path, keys: tuple[str, ...]) -> Figure:
+    """The number of a line, its spaces single, counted from 1, with the two that follow as its bounds.
+
+    The last key is its place if it is a number; the others are texts by which the line is found: each within the first
+    line that has it, from where the one before was found.
+    """
+    *found, place = keys if keys[-1].isdigit() else (*keys, "1")
+    lines = [" ".join(line.split()) for line in path.read_text(encoding="utf-8").splitlines()]
+    at = -1
+    for text in found:
+        at = next((i for i in range(max(at, 0), len(lines)) if text in lines[i]), -2)
+        if at == -2:
+            raise NoFigure(f"no line of {path.name} has {text!r}")
+    rest = lines[at][lines[at].index(found[-1]) + len(found[-1]) :]
+    numbers = [_number(one.replace(",", "").replace("−", "-")) for one in re.findall(NUMBER, rest)]
+    numbers = numbers[int(place) - 1 :]
+    if not numbers:
+        raise NoFigure(f"the line of {path.name} with {found[-1]!r} has no number {place} behind it")
+    return Figure(*numbers[:3]) if len(numbers) >= 3 else Figure(numbers[0])
