@@ -68,6 +68,7 @@ class Plan(Settings):
     )
     fewshot_as_multiturn: bool = Field(default=True, description="in a chat template, examples are turns of their own")
     prompts: str | None = Field(default=None, description="a file of prompts without scores, instead of tasks")
+    trajectories: bool = Field(default=False, description="that file holds conversations, to decode every answer again")
     trust_remote_code: bool = False
     allow_pickle: bool = False
 
@@ -114,6 +115,7 @@ def resolve_plan(
     task: Sequence[str] = (),
     task_dir: Path | None = None,
     prompts: Path | None = None,
+    trajectories: Path | None = None,
     max_new_tokens: int | None = None,
     servers: Sequence[str] = (),
     **options: Any,
@@ -132,6 +134,7 @@ def resolve_plan(
         task: instead of a suite, tasks by name or YAML file.
         task_dir: a folder of tasks in lm-eval's form; without a suite and `task`, all of them are run.
         prompts: instead of a suite, a file of prompts without scores.
+        trajectories: the same, of recorded conversations whose answers are decoded again.
         servers: NAME=URL texts or YAML files, of engines that are measured next to the methods.
         max_new_tokens: the limit of each answer, in tokens; default: that of the suite's lines or of the tasks.
         options: further fields of the plan; those of the sampling and chat_template are the suite's if missing or
@@ -140,13 +143,18 @@ def resolve_plan(
     Raises:
         UserError: a name, setting or value does not exist, or two of them contradict each other.
     """
-    pair_spec, suite_spec = config.load_pair(pair), documents(suite, task, task_dir, prompts, max_new_tokens)
+    pair_spec = config.load_pair(pair)
+    suite_spec = documents(suite, task, task_dir, prompts, max_new_tokens, trajectories)
+    file = prompts or trajectories
     if options.get("batch", 1) > 1:
         check_batches(str(options.get("runtime", "auto")))
     if options.get("time_documents") and options.get("batch", 1) == 1:
         raise UserError("--time-documents is for runs in batches: add --batch, or leave it out")
-    if prompts and (data_dir or options.get("split")):
-        raise UserError("--prompts has documents of its own; leave out --data-dir and --split")
+    if file and (data_dir or options.get("split")):
+        option = "--trajectories" if trajectories else "--prompts"
+        raise UserError(f"{option} has documents of its own; leave out --data-dir and --split")
+    if trajectories and options.get("batch", 1) > 1 and options.get("share_prefix", True):
+        raise UserError("a cache is kept from turn to turn of one text at a time; with --batch add --no-share-prefix")
     served = _servers(servers)
     check_loops(served, options)
     if not (methods or suite_spec.methods or served):
@@ -166,10 +174,10 @@ def resolve_plan(
     if [line.task for line in tasks] != [line.task for line in suite_spec.tasks]:
         named = ", ".join(line.task for line in tasks)
         console.print(f"pair {pair_spec.name}: the bundled tasks stand in: {named}", style="dim")
-    if prompts:
+    if file:
         from specbench.config.prompts import prompt_constraint
 
-        options["constraint"] = prompt_constraint(prompts, options.get("constraint"))
+        options["constraint"] = prompt_constraint(file, options.get("constraint"), bool(trajectories))
     chosen = {key: options.pop(key, None) for key in SamplingSpec.model_fields}
     sampling = suite_spec.sampling.model_dump() | {key: value for key, value in chosen.items() if value is not None}
     main = next(iter(against.values()))
@@ -185,7 +193,8 @@ def resolve_plan(
         "max_length": suite_spec.max_length,
         "chat_template": suite_spec.chat_template if wrapped is None else wrapped,
         "data_dir": data_dir,
-        "prompts": str(prompts.resolve()) if prompts else None,
+        "prompts": str(file.resolve()) if file else None,
+        "trajectories": bool(trajectories),
     }
     return config.validated(Plan, fields | sampling | options, OPTIONS)
 
@@ -211,19 +220,26 @@ def documents(
     task_dir: Path | None = None,
     prompts: Path | None = None,
     max_new_tokens: int | None = None,
+    trajectories: Path | None = None,
 ) -> SuiteSpec:
     """The suite that a command line names, or one that is made of its tasks or prompts. Raises UserError."""
-    if bool(suite) + bool(task) + bool(prompts) > 1 or (prompts and task_dir):
-        raise UserError("--suite, --task (with or without --task-dir) and --prompts each say what to run; give one")
-    if not (suite or task or task_dir or prompts):
-        raise UserError("say what to run: --suite NAME, --task NAME, --task-dir FOLDER or --prompts FILE.jsonl")
+    file = prompts or trajectories
+    if bool(suite) + bool(task) + bool(prompts) + bool(trajectories) > 1 or (file and task_dir):
+        raise UserError(
+            "--suite, --task (with or without --task-dir), --prompts and --trajectories each say what to run; give one"
+        )
+    if not (suite or task or task_dir or file):
+        raise UserError(
+            "say what to run: --suite NAME, --task NAME, --task-dir FOLDER, --prompts FILE.jsonl or --trajectories "
+            "FILE.jsonl"
+        )
     if suite:
         made = load_suite(suite, task_dir)
-    elif prompts:
+    elif file:
         from specbench.config.prompts import prompt_lines
 
-        lines = prompt_lines(prompts, max_new_tokens)
-        made = SuiteSpec(name=prompts.stem, description="", tasks=lines, chat_template=True)
+        lines = prompt_lines(file, max_new_tokens, bool(trajectories))
+        made = SuiteSpec(name=file.stem, description="", tasks=lines, chat_template=True)
     else:
         named = dict.fromkeys(task or (_names_in(task_dir) if task_dir else ()))
         lines = config.checked_lines([TaskLine(task=name) for name in named], None, task_dir, "--task")

@@ -49,6 +49,7 @@ from specbench.cli.options import (
     Temperature,
     TopK,
     TopP,
+    TrajectoryFile,
     TrustRemoteCode,
     Untimed,
     Weights,
@@ -120,12 +121,13 @@ class Documents:
         Path | None, Option(help="folder of your own tasks, in lm-eval's form; without --task or a suite, all of them")
     ] = None
     prompts: PromptFile = None
+    trajectories: TrajectoryFile = None
     max_new_tokens: MaxNewTokens = None
 
     @property
     def any(self) -> bool:
         """True if the command line says what to run; a folder of tasks may only permit what a run names."""
-        return bool(self.suite or self.task or self.prompts)
+        return bool(self.suite or self.task or self.prompts or self.trajectories)
 
     @property
     def folders(self) -> list[Path]:

@@ -85,7 +85,8 @@ def run(
         bool,
         Option(
             "--no-share-prefix",
-            help="for each text, read again the beginning that all prompts of a task share, such as few-shot examples",
+            help="for each text, read again the beginning that all prompts of a task share, such as few-shot examples, "
+            "or a turn of --trajectories with the one before it",
         ),
     ] = False,
     no_prompts: NoPrompts = False,
@@ -115,6 +116,8 @@ def run(
     `specbench run --target my-model --draft my-draft --method sps --task gsm8k --data-dir data`
 
     `specbench run --method sps --prompts question.jsonl --max-new-tokens 64`
+
+    `specbench run --method sps --method pld --trajectories conversations.jsonl --max-new-tokens 64`
 
     `specbench run --method sps --method csd --suite math --batch 16 --time-documents 20`
 

@@ -210,6 +210,14 @@ TaskOption = Annotated[
 PromptFile = Annotated[
     Path | None, Option(metavar="FILE.jsonl", help="instead of a suite: prompts that are not scored, one on each line")
 ]
+TrajectoryFile = Annotated[
+    Path | None,
+    Option(
+        metavar="FILE.jsonl",
+        help="instead of a suite: recorded conversations, one on each line; every answer is decoded again after what "
+        "was recorded before it",
+    ),
+]
 MaxNewTokens = Annotated[int | None, Option(min=1, help="the most tokens of an answer; default: the task's")]
 # Without a value, the suite's is taken.
 Temperature = Annotated[float | None, Option(help="0 is greedy; default: the suite's, which is 0 for most")]

@@ -5,7 +5,7 @@ sets of vLLM, SGLang, guidellm and AIPerf; requests of OpenAI's API, also in the
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ READ = {*SAYING, *IDS, *LIMITS, *SYSTEMS, *SCHEMAS, "category", "reference", "st
 # What SPEED-Bench says of its rows; the rows are known by these columns.
 SPEED_BENCH = {"sub_category", "source", "src_id", "difficulty", "multiturn"}
 PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"  # how SPEED-Bench begins a text that it must not publish
+MESSAGE = ("role", "from", "content", "value", "name")  # what is read of a message, or changes nothing
 MEDIA = ("image", "images", "image_files", "audio", "audios", "video", "videos", "multi_modal_data")
 ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "developer": "system"}
 
@@ -50,6 +51,20 @@ class Prompt:
     schema: str | None = None
     tools: str | None = None
     unread: tuple[str, ...] = ()  # keys of the line that change nothing here
+
+    @property
+    def goes_on(self) -> bool:
+        """True if a later turn has the model's own answers to the turns before it in its prompt."""
+        return True
+
+    def messages(self, turn: int, answers: Sequence[str]) -> list[dict[str, Any]]:
+        """The messages that a turn's answer follows, after these answers to all turns before it."""
+        messages = [{"role": role, "content": content} for role, content in self.before]
+        for number, said in enumerate(self.turns[: turn + 1]):
+            messages.append({"role": "user", "content": said})
+            if number < len(answers):
+                messages.append({"role": "assistant", "content": answers[number]})
+        return messages
 
 
 def prompt_of(value: Any, where: str, place: int) -> Prompt:
@@ -155,22 +170,38 @@ def _messages(said: Any, where: str) -> Conversation:
 
 
 def _message(message: Mapping[str, Any], where: str) -> tuple[str, str]:
-    role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
-    role = ROLES.get(role, role) if isinstance(role, str) else role
-    if role not in ("system", "user", "assistant"):
-        raise UserError(
-            f"{where}: the role {brief(repr(role))} of a message is not read; use system, user or assistant"
-        )
-    if more := [key for key in message if key not in ("role", "from", "content", "value", "name") and message[key]]:
+    role = role_of(message, where)
+    if more := [key for key in message if key not in MESSAGE and message[key]]:
         raise UserError(f"{where}: a message has {more[0]!r}, which is not read; leave such prompts out")
+    content = content_of(message, where)
+    if not content and role != "system":
+        raise UserError(f"{where}: the content of a message is {brief(repr(content))}; write a text that is not empty")
+    return role, content
+
+
+def role_of(message: Mapping[str, Any], where: str, known: Sequence[str] = ("system", "user", "assistant")) -> str:
+    """The role of a message, one of those `known`. Raises UserError for another one."""
+    role: Any = message.get("role", message.get("from"))
+    role = ROLES.get(role, role) if isinstance(role, str) else role
+    if role not in known:
+        *others, last = known
+        raise UserError(
+            f"{where}: the role {brief(repr(role))} of a message is not read; use {', '.join(others)} or {last}"
+        )
+    return str(role)
+
+
+def content_of(message: Mapping[str, Any], where: str) -> str:
+    """The text of a message, which may be empty. Raises UserError if it is more than text, or none."""
+    content = message.get("content", message.get("value"))
     if isinstance(content, list):
         texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
         if len(texts) < len(content):
             raise UserError(f"{where}: a message has parts that are no text, and specbench reads text alone")
         content = "".join(text for text in texts if isinstance(text, str))
-    if not isinstance(content, str) or (not content and role != "system"):
+    if not isinstance(content, str):
         raise UserError(f"{where}: the content of a message is {brief(repr(content))}; write a text that is not empty")
-    return role, content
+    return content
 
 
 def _text_of(value: Mapping[str, Any], keys: tuple[str, ...], where: str) -> str:

@@ -1,4 +1,4 @@
-"""The prefix that all prompts of a task share (few-shot examples): each model reads it once, then it is copied."""
+"""What prompts begin with alike (few-shot examples, the turns before): each model reads it once, then it is copied."""
 
 import weakref
 from collections.abc import Sequence
@@ -13,14 +13,15 @@ LEAST = 32  # tokens; a shorter prefix is not worth a copy
 
 @dataclass(frozen=True)
 class Kept:
-    """A model's cache after a prefix of P tokens, and its hidden states [P, D] if they were requested."""
+    """A model's cache after a prefix of `length` tokens, P, and its hidden states [P, D] if they were requested."""
 
+    length: int
     cache: Any  # what the runner's `save` returned
     states: Tensor | None
 
 
 class Prefixes:
-    """The caches of one pair's models after the prefix `tokens` of one task.
+    """The caches of one pair's models after the prefix `tokens` of one task, or of one turn of a conversation.
 
     Every sequence that begins with the prefix copies its cache. So all methods do the same work for a prompt: a copy,
     and a forward over the rest.
@@ -34,8 +35,13 @@ class Prefixes:
         )
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """Start on another task, whose prompts begin with `tokens` (perhaps none); forget the last one's caches."""
-        self._kept.clear()
+        """Start on another task or turn, whose prompts begin with `tokens` (perhaps none).
+
+        The last one's caches are forgotten, unless all of its tokens stand here first and more follow: then they grow.
+        """
+        shared = len(self.tokens)
+        if not 0 < shared < len(tokens) or list(tokens[:shared]) != self.tokens:
+            self._kept.clear()
         self.tokens = list(tokens)
 
     def fits(self, tokens: Sequence[int] | Tensor, keep: int) -> bool:
@@ -46,7 +52,7 @@ class Prefixes:
         return 0 < shared < len(tokens) and 0 < keep <= len(tokens) - shared and list(tokens[:shared]) == self.tokens
 
     def kept(self, model: PreTrainedModel) -> dict[tuple[Any, ...], Kept]:
-        """The caches of a model, by runtime and hidden states; the caller adds to it, in place."""
+        """The caches of a model, by runtime and hidden states, perhaps of a shorter prefix; the caller adds to it."""
         return self._kept.setdefault(model, {})
 
 

@@ -188,19 +188,23 @@ class Session:
         return best
 
     def _load_prefix(self, prefixes: Prefixes, hidden: Sequence[int]) -> Tensor | None:
-        """Fill the empty cache with the task's prefix; returns the hidden states [P, D] that `hidden` names."""
-        kept, key = prefixes.kept(self.model), (self.runtime.name, *hidden)
-        if key not in kept:  # once a task, before anything is timed
+        """Fill the empty cache with the prefix; returns the hidden states [P, D] that `hidden` names."""
+        caches, key = prefixes.kept(self.model), (self.runtime.name, *hidden)
+        kept = caches.get(key)
+        if kept:
+            self._runner.load(kept.cache)
+        if not kept or kept.length < len(prefixes.tokens):  # once a task or turn, before anything is timed
             began = now()
-            _, states = self._runner.forward(self._send(prefixes.tokens), 1, hidden, None, None)
-            kept[key] = Kept(self._runner.save(), states)
+            new = prefixes.tokens[kept.length :] if kept else prefixes.tokens
+            _, states = self._runner.forward(self._send(new), 1, hidden, None, None)
+            if kept and kept.states is not None and states is not None:
+                states = torch.cat([kept.states, states])
+            caches[key] = kept = Kept(len(prefixes.tokens), self._runner.save(), states)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             prefixes.seconds += now() - began
-        else:
-            self._runner.load(kept[key].cache)
         self._tokens, self._length = prefixes.tokens.copy(), len(prefixes.tokens)
-        return kept[key].states
+        return kept.states
 
     def _reads(self, parents: Sequence[int] | Tensor | None, width: int, together: int) -> Reads:
         """What the next tokens read, and their positions, if they are not a causal chain. Raises UserError."""

@@ -106,7 +106,7 @@ class Batches:
     def _begin(self, place: int, count: int, known: dict[str, Any] | None) -> None:
         """Start on a task, with the document at `place`, or go on with it."""
         work, task = self.work, self.work.requests[place].task
-        work.pair.prefixes.begin(work.prompts[place][: work.shared[task]])
+        work.pair.prefixes.begin(work.prompts[place][: work.cached(place)])
         with work.spent.on("warm-up"):
             warm: list[Rows] = []
             for name, crew in self.crews.items():

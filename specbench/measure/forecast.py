@@ -30,7 +30,8 @@ class Forecast:
         paces: dict[str, list[tuple[float, float]]] = {}
         for sample in samples:
             if (sample.get("prefill_seconds") or 0.0) > 0 and len(sample.get("tokens") or []) > 1:
-                read = max(1, sample["prompt_tokens"] - self._work.shared.get(sample["task"], 0))
+                place = self._first % len(self._work.requests)
+                read = max(1, sample["prompt_tokens"] - self._work.cached(place))
                 pace = sample["prefill_seconds"] / read, sample["decode_seconds"] / (len(sample["tokens"]) - 1)
                 paces.setdefault(sample["method"], []).append(pace)
         self._began = now()
@@ -42,7 +43,7 @@ class Forecast:
         for index in range(self._first, work.span.stop):
             place = index % len(work.requests)
             request, prompt = work.requests[place], work.prompts[place]
-            read = len(prompt) - work.shared.get(request.task, 0)
+            read = len(prompt) - work.cached(place)
             self._costs.append(read * reading + request.max_new_tokens * writing)
         if (whole := sum(self._costs)) > SOON:
             documents, methods = len(self._costs), len(paces)

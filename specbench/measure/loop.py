@@ -149,9 +149,11 @@ class OneByOne:
         def decode(name: str, **more: Any) -> Rows:
             return decoder.decode(name, work.methods[name], repeat, *prompts[name], **more)
 
+        cached = prompt[: work.cached(place)]
+        if first_here or task_begins or work.turns:
+            work.pair.prefixes.begin(cached)
         if first_here or task_begins:
             decoder.forgive()
-            work.pair.prefixes.begin(prompt[: work.shared[request.task]])
             tell_worth(work, request, decoder, work.methods)
         if place == 0:  # a warm-up, too, begins with nothing that another repeat has taught
             _reset(work, request, decoder, None)
@@ -160,10 +162,14 @@ class OneByOne:
                 rows += [decode(name, order=0, warmup=True) for name in work.methods]
             elif task_begins:
                 _warm_up(work, prompt)
+            elif work.turns and cached:
+                _warm_up(work, prompt[: len(cached) + 1])
         self.forecast.begin(sample for sample, _ in rows)
         work.pair.runtime.settle()
         if first_here or task_begins:
             _reset(work, request, decoder, None if fresh else self.recorder.states(index - 1))
+        elif work.turns:
+            _reset(work, request, decoder, self.states)
         tell_worth(work, request, decoder, work.methods)  # again: a warm-up left something in it
 
         began = now()
@@ -182,7 +188,7 @@ class OneByOne:
 
 
 def _warm_up(work: Work, prompt: list[int]) -> None:
-    """Let every method read or make what it needs once a task, before anything is timed."""
+    """Let every method read or make what it needs once a task, or turn, before anything is timed."""
     for method in work.methods.values():
         with suppress_failures():
             decode_beginning(method, prompt, work.sampling, work.pair)

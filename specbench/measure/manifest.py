@@ -44,7 +44,7 @@ def manifest(
 
     Args:
         prompts: the requests' token ids.
-        prefixes: by task, the number of tokens that its prompts share and models read once.
+        prefixes: by task, the number of tokens that its prompts share and models read once, or keep over all turns.
         why: the reason for the choice of an automatic runtime.
     """
     generation: dict[str, dict[str, Any]] = {}

@@ -23,7 +23,7 @@ from specbench.engine.runtimes.types import Runtime, Unsupported
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Additive, Calibrated, Foresighted, Method, Sampling, Watch
 from specbench.measure.manifest import check_models, check_same, manifest
-from specbench.measure.prompts import check_lengths, encode_all, load_tasks
+from specbench.measure.prompts import check_lengths, encode_all, kept_tokens, load_tasks, within_window
 from specbench.measure.work import Work
 from specbench.methods import module
 from specbench.plan import Plan
@@ -86,13 +86,19 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
 
         needed = {spec.name: demand(pair, partial(build_alone, spec)) for spec in together}
         check_room(pair, needed, plan.batch, longest)
-    check_lengths(requests, prompts, pair, max((method.reach for method in methods.values()), default=0))
+    reach = max((method.reach for method in methods.values()), default=0)
+    if plan.trajectories:
+        requests, prompts = within_window(tasks, requests, prompts, pair, reach)
+    check_lengths(requests, prompts, pair, reach)
     tell_lacking(methods, list(dict.fromkeys(request.task for request in requests)))
     by_task: dict[str, list[list[int]]] = {request.task: [] for request in requests}
     for request, prompt in zip(requests, prompts, strict=True):
         if request.turn == 0:  # a later turn begins with the whole prompt of the first
             by_task[request.task].append(prompt)
     shared = {task: shared_tokens(group) if plan.share_prefix else 0 for task, group in by_task.items()}
+    turns = kept_tokens(tasks, prompts) if plan.trajectories and plan.share_prefix else []
+    if turns:
+        shared = {task: sum(n for r, n in zip(requests, turns, strict=True) if r.task == task) for task in by_task}
 
     runs_code = code.code_execution(plan)
     facts = manifest(plan, pair, requests, prompts, methods, shared, why) | {"left_out": tasks.left_out}
@@ -104,10 +110,11 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     facts |= {"code_execution": runs_code} if runs_code else {}
     facts |= {"memory_loaded": peak_memory(pair.device)} if pair.models else {}
     facts |= {"leaks": leaks} if (leaks := leaked(methods, requests)) else {}
+    facts |= {"kept_tokens": turns} if turns else {}
     if not isinstance(tasks, Tasks):
         facts |= {"prompts": tasks.places(), "unread_keys": tasks.unread}
     span = range(plan.repeats * len(requests))
-    work = Work(plan, pair, tasks, requests, prompts, shared, stopwatch, methods, sampling, span, clients)
+    work = Work(plan, pair, tasks, requests, prompts, shared, stopwatch, methods, sampling, span, clients, turns)
     if own := Stretch.of(stored) if stored else shard and _stretch(work, shard):
         work, facts = replace(work, span=own.documents), facts | {"shard": own.facts()}
     if stored and folder:

@@ -8,6 +8,7 @@ from specbench.base.untrusted import brief
 from specbench.config import SUITES, TaskLine, UserError
 from specbench.engine.models.folders import model_folder
 from specbench.engine.models.pair import Pair
+from specbench.engine.prefix import shared_tokens
 from specbench.measure.work import Documents
 from specbench.plan import Plan
 from specbench.results.stored import StoredRun
@@ -34,7 +35,15 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
         chat = chat_of(pair) if pair and plan.chat_template and pair.tokenizer.chat_template else None
         shown = bool(plan.own) or any(server_settings(spec).api != "chat" for spec in plan.servers)
         return PromptFile(
-            Path(plan.prompts), list(limits), plan.limit, limits, chat, plan.system_instruction, plan.constraint, shown
+            Path(plan.prompts),
+            list(limits),
+            plan.limit,
+            limits,
+            chat,
+            plan.system_instruction,
+            plan.constraint,
+            shown,
+            plan.trajectories,
         )
     if plan.chat_template:
         assert pair
@@ -97,14 +106,18 @@ def _choice(plan: Plan, line: TaskLine) -> TaskChoice:
 def chat_of(pair: Pair) -> Callable[..., str]:
     """The pair's chat template, from messages and perhaps tools to a prompt that ends where the answer begins.
 
-    A last message of the assistant is the beginning of the answer, as for lm-eval's `gen_prefix`.
+    A last message of the assistant is the beginning of the answer, as for lm-eval's `gen_prefix`, unless it is `ended`.
     """
 
-    def chat(messages: list[dict[str, str]], tools: list[Any] | None = None) -> str:
-        begun = messages[-1]["role"] == "assistant"
+    def chat(messages: list[dict[str, Any]], tools: list[Any] | None = None, ended: bool = False) -> str:
+        begun = messages[-1]["role"] == "assistant" and not ended
         try:
             return pair.tokenizer.apply_chat_template(
-                messages, tools=tools, tokenize=False, add_generation_prompt=not begun, continue_final_message=begun
+                messages,
+                tools=tools,
+                tokenize=False,
+                add_generation_prompt=not (begun or ended),
+                continue_final_message=begun,
             )
         except Exception as error:  # a template is a program of the model's authors, and fails in any way
             raise UserError(f"the chat template of {pair.name} refuses a conversation: {brief(error)}") from None
@@ -134,6 +147,36 @@ def encode_all(pair: Pair, prompts: Sequence[str]) -> list[list[int]]:
 def _one_begin(pair: Pair, ids: list[int]) -> list[int]:
     bos = pair.tokenizer.bos_token_id
     return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
+
+
+def kept_tokens(tasks: Documents, prompts: Sequence[list[int]]) -> list[int]:
+    """Of each prompt of a trajectory, how many tokens the prompt of the turn before it begins with as well."""
+    assert not isinstance(tasks, Tasks)
+    ids = [name for name, _, _ in tasks.places()]
+    pairs = zip(ids, ids[1:], prompts, prompts[1:], strict=False)
+    return [0, *(shared_tokens((before, own)) if name == last else 0 for last, name, before, own in pairs)]
+
+
+def within_window(
+    tasks: Documents, requests: list[Request], prompts: list[list[int]], pair: Pair, reach: int
+) -> tuple[list[Request], list[list[int]]]:
+    """The turns of trajectories that the pair has room for, with drafts of `reach` tokens, and their prompts.
+
+    The others are left out of `tasks`, in place. Raises UserError if no turn is left of a task.
+    """
+    assert not isinstance(tasks, Tasks)
+    fits = [r.positions(prompt) + reach <= pair.context for r, prompt in zip(requests, prompts, strict=True)]
+    tasks.leave_out([request for request, fit in zip(requests, fits, strict=True) if not fit])
+    for task in dict.fromkeys(request.task for request in requests):
+        turns = [(r, len(prompt)) for r, prompt in zip(requests, prompts, strict=True) if r.task == task]
+        if tasks.left_out.get(task) == len(turns):
+            shortest = min(length for _, length in turns)
+            raise UserError(
+                f"{task}: no turn fits {pair.name}, which reads {pair.context} tokens; the shortest has {shortest} "
+                f"before an answer of {turns[0][0].max_new_tokens} and a draft of up to {reach}: choose a pair with a "
+                "longer context, or shorter answers (--max-new-tokens)"
+            )
+    return tasks.requests(), [prompt for prompt, fit in zip(prompts, fits, strict=True) if fit]
 
 
 def check_lengths(requests: list[Request], prompts: list[list[int]], pair: Pair, reach: int) -> None:

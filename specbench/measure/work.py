@@ -33,13 +33,18 @@ class Work:
     tasks: Documents
     requests: list[Request]
     prompts: list[list[int]]  # token ids, as long as `requests`; of later turns, with empty answers
-    shared: dict[str, int]  # by task: the number of tokens with which all its prompts begin
+    shared: dict[str, int]  # by task: how many tokens of a prompt are cached before it is timed; of turns, in sum
     stopwatch: Stopwatch
     methods: dict[str, Method]
     sampling: Sampling
     span: range  # the documents to decode: all, or those of a shard
     clients: "dict[str, Client]" = field(default_factory=dict)  # of servers, by name
+    turns: list[int] = field(default_factory=list)  # of trajectories: the same for each prompt, from the turn before
     spent: Spent = field(default_factory=Spent)  # where the time goes
+
+    def cached(self, place: int) -> int:
+        """How many tokens of the prompt at a place are cached before it is timed."""
+        return self.turns[place] if self.turns else self.shared[self.requests[place].task]
 
     @property
     def whole(self) -> range:

@@ -33,7 +33,8 @@ def finish(folder: Path) -> int:
     summary = compared.summary(measured)
     write_frame(member(folder, "summary.parquet"), summary)
     for task, count in run.manifest.get("left_out", {}).items():
-        warn(f"{task}: {count} documents left out: their prompts leave no room in {run.plan.max_length} tokens")
+        room = f"in {run.plan.max_length} tokens" if run.plan.max_length else "in the models' window"
+        warn(f"{task}: {count} documents left out: their prompts leave no room {room}")
     if shared := ((run.manifest.get("models") or {}).get("draft") or {}).get("shared_tokens"):
         say(f"the draft has another tokenizer: it proposed only the {shared} tokens that the target has too")
     text = tables.render(summary, "table", console.width, (), "task")

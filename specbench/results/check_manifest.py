@@ -135,6 +135,7 @@ class Manifest(Section):
     prompts: list[Annotated[tuple[str, str, Place], Field(strict=False)]] | None = None
     unread_keys: dict[str, Place] = {}
     prefix_tokens: dict[str, Place] = {}
+    kept_tokens: list[Place] | None = None  # of trajectories: of each prompt, those that the turn before has cached
     left_out: dict[str, Place] = {}
     leaks: dict[str, Place] = {}
     ceilings: Ceilings | None = None

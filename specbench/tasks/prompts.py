@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,20 @@ from specbench.config import UserError
 from specbench.config.prompt_forms import Prompt
 from specbench.config.prompts import read_file
 from specbench.config.specs import Constraint, ConstraintSpec
+from specbench.config.trajectories import CALLS, Trajectory, answer_text, arguments
 from specbench.tasks.requests import Request
 from specbench.tasks.scoring import Score
 
 Chat = Callable[..., str]  # messages and perhaps tools -> the prompt
-BETWEEN = "\n\n"  # without a chat template: between an answer and the next turn
+BETWEEN = "\n\n"  # without a chat template: after each message but the one that is answered
+PROBE: dict[str, Any] = {"type": "function", "function": {"name": "probed_call", "arguments": {"probed": 1}}}
 
 
 class PromptFile:
     """The prompts of a file, as `Tasks` are: requests out, and no scores.
 
-    Each turn is a request of its own; the turns of a conversation have consecutive `doc_id`s in their task.
+    Each turn is a request of its own; the turns of a conversation have consecutive `doc_id`s in their task. Those of a
+    recorded conversation do not depend on what a model answers to others, so each counts as a first turn.
 
     Args:
         tasks: the tasks in the order of the requests, as they were when the run began.
@@ -33,9 +37,10 @@ class PromptFile:
         system: the system prompt of those that have none of their own.
         constraint: what every answer must be, or that each line says it.
         show_tools: False if nobody reads these prompts but chat endpoints, which put tools into their own template.
+        recorded: the file holds recorded conversations, whose answers are decoded again.
 
     Raises:
-        UserError: the file cannot be read, has other tasks than `tasks` now, or tools that no template shows.
+        UserError: the file cannot be read, has other tasks than `tasks` now, or what no template shows.
     """
 
     def __init__(
@@ -48,12 +53,13 @@ class PromptFile:
         system: str | None = None,
         constraint: ConstraintSpec | None = None,
         show_tools: bool = True,
+        recorded: bool = False,
     ) -> None:
         by_task: dict[str, list[Prompt]] = {}
-        read = read_file(path)
+        read = read_file(path, recorded)
         self.unread = read.unread  # by key, how many lines have it
         for prompt in read.prompts:
-            if system and not any(role == "system" for role, _ in prompt.before):
+            if system and not any(message["role"] == "system" for message in prompt.messages(0, ())):
                 prompt = replace(prompt, before=(("system", system), *prompt.before))
             by_task.setdefault(prompt.task, []).append(prompt)
         if list(by_task) != list(tasks):
@@ -77,7 +83,8 @@ class PromptFile:
         content = json.dumps([conversation.turns[: turn + 1], conversation.reference, *more], ensure_ascii=False)
         most = conversation.max_new_tokens or max_new_tokens
         hashes = short_hash(prompt), short_hash(content)
-        return Request(task, doc_id, prompt, conversation.stop, most, *hashes, turn, self._constrained(conversation))
+        number = turn if conversation.goes_on else 0
+        return Request(task, doc_id, prompt, conversation.stop, most, *hashes, number, self._constrained(conversation))
 
     def _constrained(self, conversation: Prompt) -> Constraint | None:
         """What the answers of a conversation must be."""
@@ -108,7 +115,8 @@ class PromptFile:
 
     def places(self) -> list[list[str | int]]:
         """For each request in order: the id of its prompt in the file, its category there, and its turn from 0."""
-        return [[prompt.id, prompt.category, turn] for prompt, turn in self._turns.values()]
+        turns = (self._turns[request.task, request.doc_id] for request in self._requests)
+        return [[prompt.id, prompt.category, turn] for prompt, turn in turns]
 
     def about(self, request: Request) -> tuple[str | None, str | None]:
         """The reference answer of a request's turn, and the category; None where the file has none."""
@@ -120,27 +128,77 @@ class PromptFile:
         conversation, turn = self._turns[request.task, request.doc_id]
         return self._text(conversation, turn, answers)
 
-    def messages(self, request: Request, answers: Sequence[str]) -> list[dict[str, str]]:
+    def messages(self, request: Request, answers: Sequence[str]) -> list[dict[str, Any]]:
         """The same as messages (`role`, `content`), which a chat endpoint puts into its own template."""
         conversation, turn = self._turns[request.task, request.doc_id]
-        return _messages(conversation, turn, answers)
+        return conversation.messages(turn, answers)
+
+    def recorded(self, request: Request) -> str:
+        """The answer to a turn that a trajectory has, as it stands after the prompt there."""
+        conversation, turn = self._turns[request.task, request.doc_id]
+        assert isinstance(conversation, Trajectory)
+        answer = json.loads(conversation.answers[turn])
+        if self._chat is None:
+            return answer_text(answer)
+        whole = self._chat([*self._readable(conversation.messages(turn, ())), *self._readable([answer])], ended=True)
+        return whole.removeprefix(request.prompt) if whole.startswith(request.prompt) else answer_text(answer)
 
     def tools(self, request: Request) -> list[Any]:
         """The tools of a request, which a chat endpoint puts into its own template."""
         prompt, _ = self._turns[request.task, request.doc_id]
         return json.loads(prompt.tools) if prompt.tools else []
 
-    def _text(self, conversation: Prompt, turn: int, answers: Sequence[str]) -> str:
-        if conversation.tools and self._show_tools:
-            return self._with_tools(conversation, _messages(conversation, turn, answers))
-        if self._chat is None:
-            turns = conversation.turns[: turn + 1]
-            said = [part for said, answer in zip(turns, answers, strict=False) for part in (said, answer, BETWEEN)]
-            before = [part for role, content in conversation.before for part in (content, _after(role))]
-            return "".join([*before, *said, turns[-1]])
-        return self._chat(_messages(conversation, turn, answers))
+    def leave_out(self, requests: Sequence[Request]) -> None:
+        """Drop these requests, which no model has room for, in place; `left_out` counts them by task."""
+        gone = {(request.task, request.doc_id) for request in requests}
+        self._requests = [request for request in self._requests if (request.task, request.doc_id) not in gone]
+        self.left_out = dict(Counter(task for task, _ in gone))
 
-    def _with_tools(self, conversation: Prompt, messages: list[dict[str, str]]) -> str:
+    def _text(self, conversation: Prompt, turn: int, answers: Sequence[str]) -> str:
+        messages = self._readable(conversation.messages(turn, answers))
+        if conversation.tools and self._show_tools:
+            text = self._with_tools(conversation, messages)
+        elif self._chat is None:
+            roles = [message["role"] for message in messages[1:]] + ["assistant"]
+            return "".join(
+                message["content"] + ("" if role == "assistant" and message["role"] != "system" else BETWEEN)
+                for message, role in zip(messages, roles, strict=True)
+            )
+        else:
+            text = self._chat(messages)
+        if any(message["role"] == "tool" and message["content"].strip() not in text for message in messages):
+            raise UserError(
+                f"the conversation {conversation.id!r} has messages of tools, and the chat template leaves them out; "
+                "choose a model whose template has them, or leave the prompts as they are with "
+                "--no-apply-chat-template"
+            )
+        return text
+
+    def _readable(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Messages as the chat template reads them: calls with objects, or as text where it shows none."""
+        return [self._with_calls(message) if CALLS in message else message for message in messages]
+
+    def _with_calls(self, message: dict[str, Any]) -> dict[str, Any]:
+        if not self._shows_calls:
+            return {"role": message["role"], "content": answer_text(message)}
+        calls = [
+            call | {"function": call["function"] | {"arguments": arguments(call["function"])}}
+            for call in message[CALLS]
+        ]
+        return message | {CALLS: calls}
+
+    @cached_property
+    def _shows_calls(self) -> bool:
+        """Whether the chat template writes the calls of an answer."""
+        if self._chat is None:
+            return False
+        messages = [{"role": "user", "content": "-"}, {"role": "assistant", "content": "", CALLS: [PROBE]}]
+        try:
+            return PROBE["function"]["name"] in self._chat([*messages, {"role": "user", "content": "-"}])
+        except UserError:
+            return False
+
+    def _with_tools(self, conversation: Prompt, messages: list[dict[str, Any]]) -> str:
         text = self._chat(messages, json.loads(conversation.tools or "[]")) if self._chat else ""
         if not self._chat or text == self._chat(messages):
             what = "does not show them" if self._chat else "is missing, or left out"
@@ -149,17 +207,3 @@ class PromptFile:
                 "template has them, or write the tools into the prompt"
             )
         return text
-
-
-def _after(role: str) -> str:
-    """What stands behind a message without a chat template: an answer follows its turn at once."""
-    return "" if role == "user" else BETWEEN
-
-
-def _messages(conversation: Prompt, turn: int, answers: Sequence[str]) -> list[dict[str, str]]:
-    messages = [{"role": role, "content": content} for role, content in conversation.before]
-    for number, said in enumerate(conversation.turns[: turn + 1]):
-        messages.append({"role": "user", "content": said})
-        if number < len(answers):
-            messages.append({"role": "assistant", "content": answers[number]})
-    return messages

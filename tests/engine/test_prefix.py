@@ -148,6 +148,33 @@ def test_copies_are_independent(runtime):
         torch.testing.assert_close(cells, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_longer_prefix_grows_from_a_shorter_one(runtime):
+    """Only its new tokens are read; another prefix, or a shorter one, begins from nothing."""
+    one = model("llama")
+    session, plain, prefixes = sessions(one, runtime)
+    read, forward = [], type(session._runner).forward
+
+    def told(self, ids, *rest):
+        read.append(len(ids))
+        return forward(self, ids, *rest)
+
+    grown = [*BEGINNING, *text(15, seed=2)]
+    other = [5, *grown[1:]]
+    turns = [(BEGINNING, SHARED), (grown, 15), (grown[:50], 50), (other, 55)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(session._runner), "forward", told)
+        for prefix, new in turns:
+            prefixes.begin(prefix)
+            for hidden in ((), (0, 1)):
+                prompt = [*prefix, 3, 4, 5]
+                for each in (session, plain):
+                    each.truncate(0)
+                read.clear()
+                equal(*(each.forward(prompt, keep=1, hidden=hidden) for each in (session, plain)))
+                assert read[:2] == [new, 3], (len(prefix), read)
+
+
 def flat(prefixes, one) -> list[torch.Tensor]:
     """Every tensor that is kept of a model."""
     (kept,) = prefixes.kept(one).values()
@@ -320,7 +347,7 @@ def make_plan(tmp_path_factory):
 
     def make(methods=("sps", "csd"), **options):
         sets = [f"{name}.gamma=3" for name in methods]
-        given = {"pair": "pocket", "suite": suite, "assignments": sets, "device": DEVICE}
+        given = {"pair": "pocket", "suite": suite, "assignments": sets, "device": DEVICE, "runtime": "eager"}
         return resolve_plan(**(given | {"methods": methods, "baseline": "vanilla", "limit": None} | options))
 
     return make
