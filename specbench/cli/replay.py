@@ -14,8 +14,14 @@ from specbench.permissions import permitted
 
 def replay(
     traces: Annotated[
-        Path, Option(help='JSON Lines of {"prompt": [ids], "generated": [ids]}; `id` and `task` are optional')
-    ],
+        Path | None, Option(help='JSON Lines of {"prompt": [ids], "generated": [ids]}; `id` and `task` are optional')
+    ] = None,
+    trajectories: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE.jsonl", help="instead: recorded conversations, whose answers are the texts; they need --pair"
+        ),
+    ] = None,
     method: Annotated[
         str, Option(help="a method that drafts without a model: pld, suffix or rest", autocompletion=known("methods"))
     ] = "pld",
@@ -38,11 +44,19 @@ def replay(
 
     `specbench replay --traces texts.jsonl --method rest --pair pocket`
 
+    `specbench replay --trajectories conversations.jsonl --method suffix --pair smollm2`
+
     The ids may also be called prompt_ids and generated_ids, or prompt_token_ids and generated_token_ids.
     """
     with user_errors(), permitted(fetch_models=True):
         check_names(pair, method=method)
-        if not traces.is_file():
+        if (traces is None) == (trajectories is None):
+            raise UserError("say what to replay: --traces FILE.jsonl or --trajectories FILE.jsonl; give one")
+        if trajectories and not pair:
+            raise UserError(
+                "--trajectories are texts: name the pair whose tokenizer and chat template make ids, --pair"
+            )
+        if traces and not traces.is_file():
             raise UserError(f"--traces {traces}: there is no such file")
         from specbench.report.finding import show  # after the names are checked, for these imports take seconds
         from specbench.report.views.replay import view
@@ -52,9 +66,13 @@ def replay(
         if out and (out.suffix != ".parquet" or not out.parent.is_dir()):
             raise UserError(f"--out {out}: name a .parquet file in a folder that exists")
         name, drafter, gamma = study.find_drafter(method, set_ or [], pair)
-        texts = study.read_traces(traces)
-        if pair:
-            study.check_ids(texts, pair)
+        if traces:
+            texts = study.read_traces(traces)
+            if pair:
+                study.check_ids(texts, pair)
+        else:
+            assert trajectories and pair
+            texts = study.read_trajectories(trajectories, pair)
         with progress(name, len(texts), aside=True) as advance:
             figures = study.replay(name, drafter, gamma, texts, advance)
         if out:  # first, so that a closed pipe loses nothing

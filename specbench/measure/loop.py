@@ -1,8 +1,7 @@
 """The main loop: documents × methods × repeats become records.
 
-Every document is decoded by every method before the next one begins, in a new random order each time: a
-machine that slows down favours no method. A document's records are on disk before the next begins. Scoring comes last
-and needs no model.
+Every document is decoded by every method before the next one begins, in a new random order each time: a machine that
+slows down favours no method. Its records are on disk before the next begins. Scoring comes last and needs no model.
 """
 
 import gc
@@ -149,9 +148,8 @@ class OneByOne:
         def decode(name: str, **more: Any) -> Rows:
             return decoder.decode(name, work.methods[name], repeat, *prompts[name], **more)
 
-        cached = prompt[: work.cached(place)]
         if first_here or task_begins or work.turns:
-            work.pair.prefixes.begin(cached)
+            work.pair.prefixes.begin(prompt[: work.cached(place)])
         if first_here or task_begins:
             decoder.forgive()
             tell_worth(work, request, decoder, work.methods)
@@ -160,16 +158,12 @@ class OneByOne:
         with work.spent.on("warm-up"):
             if first_here or place == 0:
                 rows += [decode(name, order=0, warmup=True) for name in work.methods]
-            elif task_begins:
-                _warm_up(work, prompt)
-            elif work.turns and cached:
-                _warm_up(work, prompt[: len(cached) + 1])
+            elif task_begins or work.turns:
+                _warm_up(work, prompt if task_begins else prompt[: work.cached(place) + 1])
         self.forecast.begin(sample for sample, _ in rows)
         work.pair.runtime.settle()
-        if first_here or task_begins:
-            _reset(work, request, decoder, None if fresh else self.recorder.states(index - 1))
-        elif work.turns:
-            _reset(work, request, decoder, self.states)
+        if first_here or task_begins or work.turns:
+            _reset(work, request, decoder, None if fresh else self.states or self.recorder.states(index - 1))
         tell_worth(work, request, decoder, work.methods)  # again: a warm-up left something in it
 
         began = now()

@@ -18,10 +18,14 @@ import torch
 from specbench import config, methods
 from specbench.base.untrusted import BRIEF, parse_json, read_lines
 from specbench.config import UserError
+from specbench.config.prompts import NEW_TOKENS, prompt_lines
 from specbench.engine.clock import now
 from specbench.engine.drafters import Drafter, Remembering
+from specbench.engine.models.pair import Pair
 from specbench.engine.models.tokenizer import load_tokenizer, vocabulary_hash
 from specbench.engine.types import Draft, Sampling
+from specbench.measure.prompts import chat_of, encode
+from specbench.tasks.prompts import PromptFile
 
 ALL = "all tasks"
 NAMES = {  # the last of each are those of vLLM's responses
@@ -46,9 +50,9 @@ class Trace:
 class Replayed:
     """The `positions` have a row for each proposed draft; texts with fewer than two tokens have none.
 
-    drafted: the draft's tokens; levels: the draft's levels within the text; tested: levels that the text reached;
-    accepted: levels that it followed; microseconds: time of the host for the draft; committed: tokens of the round that
-    begins there, including the target's token at its end (null if no round begins there).
+    context: tokens before it; drafted: the draft's tokens; levels: the draft's levels within the text; tested: levels
+    that the text reached; accepted: levels that it followed; microseconds: time of the host for the draft; committed:
+    tokens of the round that begins there, including the target's token at its end (null if no round begins there).
     """
 
     method: str
@@ -67,6 +71,25 @@ def read_traces(path: Path) -> list[Trace]:
         raise UserError(f'{path} holds no texts; write a line {{"prompt": [ids], "generated": [ids]}} for each')
     if all(len(trace.generated) < 2 for trace in traces):
         raise UserError(NOTHING)
+    return traces
+
+
+def read_trajectories(path: Path, pair: str) -> list[Trace]:
+    """The answers of recorded conversations as texts, each after what was recorded before it, up to its end token.
+
+    Ids are those of the tokenizer of `pair`, whose chat template wraps the messages; without one they are joined.
+    Raises UserError for a file that is none, and for what the template refuses.
+    """
+    spec = config.load_pair(pair)
+    models = Pair(spec.name, {}, load_tokenizer(spec.target), spec.models)
+    tasks = [line.task for line in prompt_lines(path, None, recorded=True)]
+    chat = chat_of(models) if models.tokenizer.chat_template else None
+    file = PromptFile(path, tasks, None, dict.fromkeys(tasks, NEW_TOKENS), chat, recorded=True)
+    traces = []
+    for request, (name, _, turn) in zip(file.requests(), file.places(), strict=True):
+        ids = models.tokenizer(file.recorded(request), add_special_tokens=False)["input_ids"]
+        end = next((at for at, token in enumerate(ids, 1) if token in models.eos_ids), len(ids))
+        traces.append(Trace(encode(models, request.prompt), ids[:end], request.task, f"{name}, turn {turn}"))
     return traces
 
 
@@ -131,7 +154,11 @@ def replay(
         drafts = positions(drafter, gamma, trace)
         committed = rounds(drafter, gamma, trace)
         labels = {"text": texts, "id": trace.id, "task": trace.task}
-        rows += [labels | row | {"committed": committed.get(row["position"])} for row in drafts]
+        before = len(trace.prompt)
+        rows += [
+            labels | row | {"context": before + row["position"], "committed": committed.get(row["position"])}
+            for row in drafts
+        ]
         if isinstance(drafter, Remembering):
             drafter.remember(trace.generated)
         advance(1)

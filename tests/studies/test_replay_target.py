@@ -339,6 +339,46 @@ def test_only_methods_that_draft_without_a_model_have_a_drafter():
     assert set(results) <= {"pld", "rest", "sam", "suffix"} and {"pld", "suffix"} <= set(results)
 
 
+TALK = [
+    {"role": "user", "content": "Ann has 3 pens and Bob has 14 pens."},
+    {"role": "assistant", "content": "Ann has 3 pens."},
+    {"role": "user", "content": "And Bob?"},
+    {"role": "assistant", "content": "Bob has 14 pens."},
+]
+
+
+def test_recorded_answers_are_texts_after_what_was_recorded_before(pocket, tmp_path):
+    """The bundled pair has no chat template: messages are joined."""
+    path = tmp_path / "talk.jsonl"
+    path.write_text(json.dumps({"id": "t", "messages": TALK}) + "\n")
+    first, second = replaying.read_trajectories(path, "pocket")
+    assert (first.id, second.id, second.task) == ("t, turn 0", "t, turn 1", "talk")
+    before = f"{TALK[0]['content']}{TALK[1]['content']}\n\nAnd Bob?"
+    assert first.prompt == encode(pocket, TALK[0]["content"]) and second.prompt == encode(pocket, before)
+    decode = pocket.tokenizer.decode
+    assert [decode(trace.generated) for trace in (first, second)] == ["Ann has 3 pens.", "Bob has 14 pens."]
+    rows = replay("pld", drafter(pld(ngram=1), None, CPU), 4, [first, second]).positions
+    assert rows.accepted.sum() > 0, "the answers repeat the question"
+    assert list(rows.context - rows.position) == [
+        len(trace.prompt) for trace in (first, second) for _ in trace.generated[1:]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "give one"),
+        (["--trajectories", "a.jsonl", "--traces", "b.jsonl", "--pair", "pocket"], "give one"),
+        (["--trajectories", "a.jsonl"], "--pair"),
+        (["--trajectories", "a.jsonl", "--pair", "pocket"], "there is no file a.jsonl"),
+    ],
+)
+def test_what_is_to_be_replayed_is_said_once(tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    result = call("replay", *arguments)
+    assert result.exit_code == 2 and words in result.stderr and result.stderr.count("\n") == 1, result.output
+
+
 def test_ids_that_a_pair_does_not_have(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text('{"prompt": [1, 2047], "generated": [5, 6]}\n{"prompt": [1], "generated": [5, 2048], "id": "x"}\n')
