@@ -20,10 +20,14 @@ def tolerance(model: nn.Module) -> float:
 def off(actual: Tensor, expected: Tensor) -> float:
     """The largest difference of two logits [n, V], as a share of the spread of `expected`; ∞ if one alone is finite.
 
-    A translated draft's logits are -inf for tokens that it lacks, in both.
+    A translated draft's logits are -inf for tokens that it lacks, in both. A broken model's may be finite nowhere, which
+    both then tell: 0.
     """
     finite = expected.isfinite()
     if not (actual.isfinite() == finite).all():
         return math.inf
-    spread = float(expected[finite].float().std()) or 1.0
-    return float((actual.float() - expected.float())[finite].abs().max()) / spread
+    known = expected[finite].double()  # whose squares stay finite
+    if not len(known):
+        return 0.0
+    spread = float(known.std(correction=0)) or 1.0
+    return float((actual[finite].double() - known).abs().max()) / spread

@@ -29,6 +29,13 @@ def small_disk(_: object) -> None:
     command.NO_SPACE = machine.NO_SPACE = machine.LITTLE_SPACE = 0
 
 
+def idle(_: object) -> None:
+    """No other work on the machine is seen: what a busy one does not keep is kept."""
+    from specbench.measure import machine
+
+    machine.busy = lambda: machine.Finding("load", "ok", "")  # type: ignore[assignment]
+
+
 def slow(seconds: float) -> None:
     """Plain decoding of each text begins late."""
     from specbench.methods.chains.vanilla import Vanilla

@@ -14,7 +14,7 @@ import yaml
 
 from faults import place
 from faults.bench import Bench, Fault, Outcome, expect, last_words
-from faults.child import Command
+from faults.child import PATIENCE, Command
 from specbench.base.folder import Folder
 from specbench.results import records
 
@@ -25,7 +25,7 @@ MOST_FILES = 1000
 SLOWER = 1.5  # the last fifth over the second: other work on the machine is in it
 RESUMED = 5.0  # seconds to the first new document
 METHODS = ("csd", "vanilla")
-LONGEST = 900  # seconds
+LONGEST = 900 * PATIENCE  # seconds
 
 
 @dataclass(frozen=True)

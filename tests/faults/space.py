@@ -64,7 +64,7 @@ def at_a_writer(bench: Bench, writer: writers.Writer, work: Path) -> Outcome:
         out.write_bytes(OLD)
     before = sorted(disk.rglob("*"))
     fill(disk / "ballast", writer.leave)
-    faults = {"folder": str(work), "small_disk": None}
+    faults = {"folder": str(work), "small_disk": None, "idle": None}
     faults |= {"environment": {"SPECBENCH_CACHE": str(disk / "cache")}} if writer.cache else {}
     command = Command(words, work / "said", faults)
     code, said = command.end(), command.said()
