@@ -21,7 +21,7 @@ from official_cases import official_cases
 from recalled import recalled
 from refusals import one_line_error
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from watched import Told
 
 from specbench import config
@@ -31,6 +31,7 @@ from specbench.engine.session import Session, Unwatched
 from specbench.engine.types import Sampling, Scored
 from specbench.methods.chains.vanilla import Vanilla
 from specbench.methods.layers import swift as swift_module
+from specbench.methods.layers import swift_search
 from specbench.methods.layers.swift import SelfDrafter, Settings, Swift, branches, skipped_sublayers
 from specbench.methods.layers.swift_search import CANDIDATES, LENGTHS, NOISE, Search, posterior, suggest
 
@@ -397,6 +398,59 @@ def test_a_pairs_draft_is_ignored(pocket):
 # The search.
 
 
+RNG = torch.Generator(DEVICE)
+
+
+def weights_of_its_own_code(seed):
+    """A tiny Llama as in tests/official/swift_search.py: inner layers say less than the others."""
+    facts = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 8}
+    facts |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024}
+    made = LlamaForCausalLM(LlamaConfig(**facts, tie_word_embeddings=False)).double().eval()
+    rng, tensors = torch.Generator().manual_seed(seed), {}
+    for name, own in sorted(made.state_dict().items()):
+        tensor = torch.randn(*own.shape, generator=rng, dtype=torch.float64)
+        inner = name.startswith("model.layers.") and 0 < int(name.split(".")[2]) < 7
+        size = 0.4 if inner and ("o_proj" in name or "down_proj" in name) else 8 if "lm_head" in name else 1
+        tensors[name] = tensor if "embed" in name else size * tensor / own.shape[-1] ** 0.5 + ("norm" in name)
+    tensors["lm_head.weight"][0] = 0
+    made.load_state_dict(tensors)
+    return made.to(DEVICE)
+
+
+@pytest.mark.parametrize("number", (1, *(pytest.param(n, marks=pytest.mark.long) for n in (0, 2, 3, 4, 5))))
+def test_the_search_is_that_of_its_own_code(monkeypatch, number):
+    """Three texts in a row: rounds, when a set is tried and of which kind, its score, the best one, the search's end.
+
+    The sets themselves are those that the official code drew: which random numbers make them is another matter.
+    """
+    case = official_cases("swift_search")["texts"][number]
+    limits, drawn = case["limits"], []
+    monkeypatch.setattr(swift_search, "random_set", lambda *_: given(False))
+    monkeypatch.setattr(swift_search, "suggest", lambda *_: given(True))
+
+    def given(bayes):
+        skip = tuple(waiting.pop(0))
+        drawn.append((skip, bayes))
+        return skip
+
+    target = weights_of_its_own_code(case["seed"])
+    method = swift(target, **{"stop_threshold": 0.8, "gamma": 25, "branches": (3, 5, 8, 10), **limits})
+    for text in case["texts"]:
+        before, waiting = len(drawn), [one["skip"] for one in text["tries"]]
+        # A round of its own is the first token here, there it comes with the first draft; a try follows the last round.
+        count = len(text["rounds"])
+        rounds = [one.tokens for one in itertools.islice(method.rounds(text["prompt"], GREEDY, RNG), count + 2)]
+        tokens = [token for one in rounds[: count + 1] for token in one]
+        assert tokens[:-1] == text["text"]
+        assert list(map(len, rounds[1 : count + 1])) == text["rounds"]
+        made = method.drafter.search.tried[before:]
+        assert [skip for skip, _ in made] == [tuple(one["skip"]) for one in text["tries"]]
+        assert [bayes for _, bayes in drawn[before:]] == [one["bayes"] for one in text["tries"]]
+        assert [score for _, score in made] == pytest.approx([one["score"] for one in text["tries"]])
+        assert list(method.drafter.search.best) == text["best"]
+        assert method.drafter.search.ended == text["ended"]
+
+
 def agreeing(target, attention, mlp, prompt, text, window):
     """The share of `window` tokens after a text's first that the reference takes, each from a forward of its own."""
     reference = silenced(target, attention, mlp)
@@ -473,6 +527,16 @@ def test_the_gaussian_process_finds_the_best_of_all_sets_where_chance_does_not()
         best = max(itertools.combinations(range(12), 5), key=score)
         result[interval] += searched(score, 60, seed, bayes_interval=interval).best == best
     assert result[1] >= 5 and result[0] <= 2
+
+
+@pytest.mark.long
+def test_the_search_finds_as_good_sets_as_its_own_code():
+    """20 sums of gains, 60 tries each, every second one by the Gaussian process."""
+    cases = official_cases("swift_search")["objectives"]
+    for number, case in enumerate(cases):
+        found = searched(lambda skip, case=case: sum(case["gains"][i] for i in skip) / 12, 60, number, bayes_interval=2)
+        assert 12 * found.score >= case["best"] - 1e-3
+    assert len(cases) == 20
 
 
 def test_chance_alone_finds_the_best_of_a_small_space():

@@ -9,8 +9,10 @@ import torch
 from builders_engine import build, made
 from gates import DEVICE, decode, lively
 from law import fit
+from official_cases import official_cases
 from refusals import one_line_error
 from tabled import V
+from transformers import LlamaConfig, LlamaForCausalLM
 from watched import Told
 
 from specbench.engine.types import Sampling
@@ -93,6 +95,32 @@ def test_rounds_equal_those_by_hand():
         context += step.tokens
     assert {True, False} == set(plain)  # fuzzy drafts are not those of the draft model, but for some
     assert 0 < sum(step.accepted for step in rounds) < sum(step.drafted for step in rounds)
+
+
+def drafts_of_its_own_code(case, size):
+    """What `easyspec` drafts as the text of a case grows, with the draft model of tests/official/easyspec.py."""
+    facts = {"vocab_size": 48, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 8}
+    facts |= {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False}
+    draft = LlamaForCausalLM(LlamaConfig(**facts)).double().eval()
+    rng, tensors = torch.Generator().manual_seed(case["seed"]), {}
+    for name, own in sorted(draft.state_dict().items()):
+        tensor = torch.randn(*own.shape, generator=rng, dtype=torch.float64)
+        scale = 0.5 if "o_proj" in name or "down_proj" in name else 1
+        tensors[name] = tensor if "embed" in name else scale * tensor / own.shape[-1] ** 0.5 + ("norm" in name)
+    draft.load_state_dict(tensors)
+    drafter = build(made(draft.to(DEVICE), draft), "easyspec", gamma=5, group=size).drafter
+    drafter.begin(case["text"][:8])
+    ends = (9, 12, 13, 17, 19, 25)
+    return [drafter.propose(case["text"][:end], 5, Sampling(), torch.Generator(DEVICE)).tokens.tolist() for end in ends]
+
+
+def test_drafts_are_those_of_its_own_code():
+    """12 draft models of eight layers in groups of two, three and four; six drafts of each after a text that grows."""
+    cases = official_cases("easyspec")
+    assert {case["group"] for case in cases} == {2, 3, 4}
+    for case in cases:
+        assert drafts_of_its_own_code(case, case["group"]) == case["drafts"]
+    assert sum(drafts_of_its_own_code(case, 1) != case["drafts"] for case in cases) >= 10  # fuzzy ones are others
 
 
 def test_a_group_of_one_layer_is_the_draft_model():
