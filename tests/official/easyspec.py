@@ -4,9 +4,9 @@ python tests/official/easyspec.py EASYINFRA tests/official/easyspec.json
 
 That is github.com/yize-wu/EasyInfra at 6327f7b9, where its authors keep EasySpec. Of its
 easyinfra/models/llama3_hyperdraft LlamaDecoder (llama_decoder_impl.py) and LlamaHyperDecoderLayer
-(modeling_llama3_hyperdraft.py) are executed, with the norm and the linear layer of its generation/modules. Its attention
-takes other arguments than they give by now, and flatten_attn_output is gone: both stand here. The layers of a group run
-in as many threads, which share what processes gather there. Weights are those of `weights`, in float64.
+(modeling_llama3_hyperdraft.py) are executed, with norm and linear layer of its generation/modules. Its attention takes
+other arguments than they give by now, and flatten_attn_output is gone: both stand here. The layers of a group run in as
+many threads, which share what processes gather there. Weights are those of `weights`, in float64.
 """
 
 import ast
@@ -118,7 +118,9 @@ class Drafts:
                 for layer, inner in zip(layers, one.layers, strict=True):
                     start = f"model.layers.{layer}."
                     own = {name[len(start) :]: tensors[name] for name in tensors if name.startswith(start)}
-                    inner.load_state_dict({name.replace("self_attn.", "").replace("mlp.", ""): own[name] for name in own})
+                    inner.load_state_dict(
+                        {name.replace("self_attn.", "").replace("mlp.", ""): own[name] for name in own}
+                    )
             self.layers.append(made)
         self.cache = Cache()
 

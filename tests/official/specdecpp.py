@@ -112,7 +112,9 @@ def main(checkout: str, out: str, count: str = "12") -> None:
     from wrap_model import AcceptancePredictionHead
 
     cases = [
-        case(seed, greedy, my_generate, AcceptancePredictionHead) for seed in range(int(count)) for greedy in (True, False)
+        case(seed, greedy, my_generate, AcceptancePredictionHead)
+        for seed in range(int(count))
+        for greedy in (True, False)
     ]
     Path(out).write_text("[\n" + ",\n".join(map(json.dumps, cases)) + "\n]\n")
 

@@ -2,8 +2,8 @@
 
 python tests/official/swift_search.py SWIFT tests/official/swift_search.json
 
-in an environment that has transformers 4.37.1 and bayesian-optimization 1.5.1 (with NumPy 1.26 and scikit-learn 1.5), as
-SWIFT's requirements.txt says. SWIFT is github.com/hemingkx/SWIFT at 88caed75, in that folder. Of its
+in an environment with transformers 4.37.1 and bayesian-optimization 1.5.1, as SWIFT's requirements.txt says, and with
+NumPy 1.26 and scikit-learn 1.5. SWIFT is github.com/hemingkx/SWIFT at 88caed75, in that folder. Of its
 evaluation_llama/inference_swift.py swift_forward is executed, with all of model/swift that it calls and the optimizer
 that its main program makes, for three texts in a row of a tiny Llama. Its weights are those of `weights`, in float64.
 

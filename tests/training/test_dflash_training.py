@@ -271,7 +271,7 @@ def test_the_recipe_has_its_sources(kind, sizes):
     own, form = ("continued", TextBlockRecipe) if kind == "deer" else ("features", BlockRecipe)
     facts = form(**spec.values)
     assert (facts.layers, getattr(facts, own), facts.block, facts.anchors, facts.decay, facts.learning_rate) == sizes
-    assert set(spec.values) == set(form.model_fields) and raw.count("source:") == len(spec.values)
+    assert set(spec.values) == set(form.model_fields) and raw.count("    source:") == len(spec.values)
 
 
 @pytest.mark.long

@@ -49,7 +49,7 @@ if [ "${PART:-eagle3}" = eagle3 ]; then
   for seed in "${seeds[@]}"; do
     own="$shared --seed $seed --recipe learning_rate=0.0002 --recipe autocast=false"
     make_once $heads/eagle3-gto-$seed.safetensors \
-      specbench train --method eagle3 --preset gto $own $(printf -- '--recipe %s ' $tree) \
+      specbench train --method eagle3 --preset gto $own --recipe groups=2 --recipe group=4 $(printf -- '--recipe %s ' $tree) \
       --out $heads/eagle3-gto-$seed.safetensors
     make_once $heads/eagle3-plain-$seed.safetensors \
       specbench train --method eagle3 $own --warm-up $shipped/eagle3-pocket.safetensors \

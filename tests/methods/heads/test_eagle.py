@@ -267,7 +267,7 @@ def test_recipes_have_sources_and_differ_as_the_papers_do():
     assert [one.distillation for one in chosen.values()] == [0, 1, 0, 0]
     for preset in PRESETS:
         raw = (config.SUITES / "training" / f"eagle-{preset}.yaml").read_text()
-        assert raw.count("source:") == len(FeatureRecipe.model_fields)
+        assert raw.count("    source:") == len(FeatureRecipe.model_fields)
         assert config.load_method(preset).values["recipe"] == preset
 
 

@@ -1,4 +1,4 @@
-"""SpecDec++: where its own code ends its drafts, in tests/official/specdecpp.json; its rule again is in test_lengths.py."""
+"""SpecDec++: where its own code ends its drafts (tests/official/specdecpp.json). For its rule see test_lengths.py."""
 
 import torch
 from cases import mostly_long
@@ -87,4 +87,6 @@ def test_the_cases_say_something():
     assert len(lengths) > 350 and len(set(lengths)) > 15
     assert any(len(draft) == case["limits"][1] for case in cases for draft in case["drafts"])
     assert any(len(draft) == case["limits"][2] for case in cases for draft in case["drafts"])
-    assert any(END in draft and len(draft) < case["limits"][2] for case in cases if case["ends"] for draft in case["drafts"])
+    assert any(
+        END in draft and len(draft) < case["limits"][2] for case in cases if case["ends"] for draft in case["drafts"]
+    )

@@ -314,9 +314,9 @@ def test_the_recipe_has_its_sources():
     raw = recipes()["eagle3-gto"].read_text()
     spec = load_recipe("eagle3-gto", [])
     facts = GroupRecipe(**spec.values)
-    assert set(spec.values) == set(GroupRecipe.model_fields) and raw.count("source:") == len(spec.values)
+    assert set(spec.values) == set(GroupRecipe.model_fields) and raw.count("    source:") == len(spec.values)
     decoding = config.load_method("eagle3").values
     assert {name: decoding[name] for name in ("total_tokens", "top_k", "depth")} == {
         name: getattr(facts, name) for name in ("total_tokens", "top_k", "depth")
     }
-    assert facts.group in range(4, 9) and facts.eta == 1
+    assert (facts.groups, facts.group, facts.eta, facts.weight, facts.learning_rate) == (16, 8, 1, 0.5, 5e-6)

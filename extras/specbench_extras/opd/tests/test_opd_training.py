@@ -279,5 +279,5 @@ def test_every_recipe_has_its_sources():
         spec = load_recipe(f"{kind}-draft-opd", [])
         form = ChainReplayRecipe if kind == "eagle3" else ReplayRecipe
         facts = form(**spec.values)
-        assert set(spec.values) == set(form.model_fields) and raw.count("source:") == len(spec.values)
+        assert set(spec.values) == set(form.model_fields) and raw.count("    source:") == len(spec.values)
         assert (facts.accepted, facts.rejected, facts.reject_decay, facts.learning_rate) == ("fkl", "rkl", 0.8, 3e-4)

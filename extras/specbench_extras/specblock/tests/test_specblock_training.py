@@ -251,6 +251,6 @@ def test_the_recipe_has_its_sources():
     spec = load_recipe("specblock", [])
     facts = RankBlockRecipe(**spec.values)
     assert (facts.layers, facts.slots, facts.blocks, facts.decay, facts.budget, facts.epochs) == (2, 4, 3, 0.8, 10, 20)
-    assert set(spec.values) == set(RankBlockRecipe.model_fields) and raw.count("source:") == len(spec.values)
+    assert set(spec.values) == set(RankBlockRecipe.model_fields) and raw.count("    source:") == len(spec.values)
     built = new_head(target(), range(96), facts, 0)
     assert built.slots == 4 and len(built.layers) == 2 and len(built.shift_proj) == 1
