@@ -269,6 +269,7 @@ def _say_how_cut(plan: Plan | None, count: int) -> int:
     """Print how a plan is cut into shards; returns the exit code."""
     if plan is None:
         raise UserError("--plan-shards is for a run that has not begun; leave out --resume")
+    from specbench.measure.gate import admit
     from specbench.measure.prepare import prepare
     from specbench.measure.shards import cut
     from specbench.methods import with_defaults
@@ -276,7 +277,7 @@ def _say_how_cut(plan: Plan | None, count: int) -> int:
     from specbench.report.views.shards import view
 
     with console.status("loading models and documents"):
-        work = prepare(with_defaults(plan), None)
+        work = prepare(admit(with_defaults(plan)), None)
     show(view(work, cut(work, count)))
     return 0
 

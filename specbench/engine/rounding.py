@@ -20,8 +20,8 @@ def tolerance(model: nn.Module) -> float:
 def off(actual: Tensor, expected: Tensor) -> float:
     """The largest difference of two logits [n, V], as a share of the spread of `expected`; ∞ if one alone is finite.
 
-    A translated draft's logits are -inf for tokens that it lacks, in both. A broken model's may be finite nowhere, which
-    both then tell: 0.
+    A translated draft's logits are -inf for tokens that it lacks, in both. A broken model's may be finite nowhere: 0 if
+    both are.
     """
     finite = expected.isfinite()
     if not (actual.isfinite() == finite).all():

@@ -3,7 +3,6 @@
 What a user can have got wrong is checked before torch, transformers and lm-eval are imported, which takes seconds.
 """
 
-import gc
 import itertools
 import json
 import os
@@ -15,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench import config, permissions
+from specbench import permissions
 from specbench.base import files
 from specbench.base.console import RunProgress, console, say, warn
 from specbench.config import UserError
-from specbench.methods import check_unchanged, module, with_defaults
+from specbench.measure.gate import check_settings, importing
+from specbench.methods import check_unchanged, with_defaults
 from specbench.plan import Plan
 from specbench.results.lock import unused
 from specbench.results.shard import Shard
@@ -97,7 +97,7 @@ def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None, shard: Shard
     _import_engine()
     from specbench.measure import loop
 
-    check(plan, folder)
+    check_disk(folder)
     with stop_requests() as stopping, RunProgress() as bar:
 
         def started() -> None:
@@ -117,17 +117,6 @@ def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None, shard: Shard
     if not finished:
         console.print(f"stopped{_how_far(folder)}; {_how_to_go_on(folder)}", soft_wrap=True, highlight=False)
     return finished
-
-
-def check(plan: Plan, folder: Path) -> None:
-    """Check what can be before anything is loaded: the disk, permissions, settings. Raises UserError."""
-    from specbench.tasks import code
-
-    _check_alone()
-    _check_disk(folder)
-    permissions.check_loading(plan)
-    code.check_code(plan)
-    check_settings(plan)
 
 
 def check_same(plan: Plan, stored: Plan, folder: Path) -> None:
@@ -155,30 +144,11 @@ def _place_of(shard: Shard, run: Path | None) -> tuple[Path | None, Path | None]
     return None, folder
 
 
-def check_settings(plan: Plan) -> None:
-    """Raise UserError for a setting that its method does not accept; imports the methods, and torch with them."""
-    for spec in plan.own:
-        with _importing():
-            method = module(spec.method)
-        config.check_settings(method.Settings, spec)
-
-
 def _import_engine() -> None:
     """Import what decodes."""
-    with _importing():
+    with importing():
         import specbench.measure.loop
         import specbench.measure.machine  # noqa: F401
-
-
-@contextmanager
-def _importing() -> Iterator[None]:
-    """Collect no garbage meanwhile: what is imported stays, and imports take a quarter less."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _unanswered(run: StoredRun) -> bool:
@@ -291,17 +261,8 @@ def _difference(stored: Plan, plan: Plan) -> str:
     return f"{key}: {json.dumps(there[key])} there, {json.dumps(here[key])} here"
 
 
-def _check_alone() -> None:
-    """Raise UserError in one of several processes of torchrun: each would make the whole run."""
-    count = os.environ.get("WORLD_SIZE", "1")
-    if "TORCHELASTIC_RUN_ID" in os.environ and count != "1":
-        raise UserError(
-            f"torchrun has started {count} processes of one run, and there is no tensor parallelism here; start it "
-            "without torchrun, with --device spread or --workers N --gpus-per-worker M"
-        )
-
-
-def _check_disk(folder: Path) -> None:
+def check_disk(folder: Path) -> None:
+    """Raise UserError if a folder's disk is full or cannot be written."""
     from specbench.measure.machine import disk
 
     finding = disk(folder)

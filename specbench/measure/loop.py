@@ -18,6 +18,7 @@ from specbench.engine.types import Method
 from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import mark_divergence
 from specbench.measure.forecast import Forecast
+from specbench.measure.gate import admit
 from specbench.measure.gpus import recorded
 from specbench.measure.prepare import decode_beginning, prepare, suppress_failures
 from specbench.measure.sample import Decoder, Rows, tell_worth, untimed
@@ -57,11 +58,12 @@ def execute(
     Raises:
         UserError: the plan cannot be carried out, or another process writes this folder.
     """
+    admitted = admit(plan)
     before, began = setup_seconds(pair) if pair else {}, now()
     with claimed(folder):
         gc.disable()  # what is being loaded stays; searching it for garbage takes longer than loading it
         try:
-            work = prepare(plan, folder, pair, shard)
+            work = prepare(admitted, folder, pair, shard)
         finally:
             gc.enable()
         work.spent.add("loading", now() - began)

@@ -14,7 +14,7 @@ from specbench import permissions
 from specbench.base.console import RunProgress, say
 from specbench.base.folder import is_leftover
 from specbench.config import UserError
-from specbench.measure import attempts, command
+from specbench.measure import attempts, command, gate
 from specbench.measure.crew import LOG, Crew, Worker
 from specbench.measure.queue import Queue, check_version, starter
 from specbench.measure.staffing import Staffing
@@ -54,7 +54,8 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, staffing: Staf
         command.check_same(plan, stored.plan, place)
     start = starter(staffing, plan.device, timed=not plan.untimed)
     folder = place or command.default_folder(plan)
-    command.check(plan, folder)
+    command.check_disk(folder)
+    gate.admit(plan)
     if not (folder / "manifest.json").exists():
         (folder / SHARDS).mkdir(parents=True, exist_ok=True)
         starting = start(partial(decode, plan), folder / SHARDS)

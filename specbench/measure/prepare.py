@@ -22,6 +22,7 @@ from specbench.engine.runtimes.choose import AUTO
 from specbench.engine.runtimes.types import Runtime, Unsupported
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Additive, Calibrated, Foresighted, Method, Sampling, Watch
+from specbench.measure.gate import Admitted
 from specbench.measure.manifest import check_models, check_same, manifest
 from specbench.measure.prompts import check_lengths, encode_all, kept_tokens, load_tasks, within_window
 from specbench.measure.work import Work
@@ -29,15 +30,14 @@ from specbench.methods import module
 from specbench.plan import Plan
 from specbench.results.shard import Shard, Stretch
 from specbench.results.stored import StoredRun, runtime_of
-from specbench.tasks import code
 from specbench.tasks.harness import Request, Tasks
 
 TRIAL_ROOM = 256  # positions left for drafts when a runtime is tried
 WARMUP_ROUNDS = 3  # that each method decodes when a task begins
 
 
-def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Shard | None = None) -> Work:
-    """Load what a plan names and check that it fits together.
+def prepare(admitted: Admitted, folder: Path | None, pair: Pair | None = None, shard: Shard | None = None) -> Work:
+    """Load what an admitted plan names and check that it fits together.
 
     Writes the manifest into `folder`, if one is given; if there is one, checks that the run may go on under it. A shard
     goes on with the documents that its manifest names; a new folder gets those of `shard`.
@@ -45,14 +45,10 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     Raises:
         UserError: something does not exist, does not fit, or differs from the manifest.
     """
-    for line in plan.tasks:
-        if line.file:
-            permissions.check_task_file(Path(line.file))
+    plan = admitted.plan
     if plan.servers:
-        from specbench.measure.clients import check_same_servers, check_served, connect
-
-        check_served(plan)
-    pair = pair or _loaded(plan)
+        from specbench.measure.clients import check_same_servers, connect
+    pair = pair or _load_models(plan)
     tasks = load_tasks(plan, pair)
     requests = tasks.requests()
     prompts = encode_all(pair, [request.prompt for request in requests])
@@ -100,14 +96,13 @@ def prepare(plan: Plan, folder: Path | None, pair: Pair | None = None, shard: Sh
     if turns:
         shared = {task: sum(n for r, n in zip(requests, turns, strict=True) if r.task == task) for task in by_task}
 
-    runs_code = code.code_execution(plan)
     facts = manifest(plan, pair, requests, prompts, methods, shared, why) | {"left_out": tasks.left_out}
     clients = connect(plan) if folder and plan.servers else {}
     for client in clients.values():
         for constraint in {request.constraint for request in requests if request.constraint}:
             client.engine.constraint(constraint)
     facts |= {"servers": {name: client.facts for name, client in clients.items()}} if clients else {}
-    facts |= {"code_execution": runs_code} if runs_code else {}
+    facts |= {"code_execution": admitted.code_execution} if admitted.code_execution else {}
     facts |= {"memory_loaded": peak_memory(pair.device)} if pair.models else {}
     facts |= {"leaks": leaks} if (leaks := leaked(methods, requests)) else {}
     facts |= {"kept_tokens": turns} if turns else {}
@@ -146,11 +141,12 @@ def load_models(plan: Plan, runtime: str | None = None) -> Pair:
     """
     if plan.constraint:
         raise UserError(f"only `specbench run` and `sweep` decode under a constraint ({plan.constraint.name})")
-    return _loaded(plan, runtime)
-
-
-def _loaded(plan: Plan, runtime: str | None = None) -> Pair:
     permissions.check_loading(plan)
+    return _load_models(plan, runtime)
+
+
+def _load_models(plan: Plan, runtime: str | None = None) -> Pair:
+    """The same for a plan that is admitted."""
     if not plan.own:
         tokenizer = load_tokenizer(plan.pair.target, plan.trust_remote_code)
         return Pair(plan.pair.name, {}, tokenizer, plan.pair.models, ignore_eos=plan.ignore_eos)

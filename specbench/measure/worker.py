@@ -105,9 +105,10 @@ def decode(plan: Plan, driver: Connection, number: int) -> None:
     """Decode the shards of a plan that the driver sends."""
     from specbench.base import environment
     from specbench.measure import loop, shards
+    from specbench.measure.gate import admit
     from specbench.measure.prepare import prepare
 
-    work = prepare(plan, None)
+    work = prepare(admit(plan), None)
     device = " on ".join(reversed(environment.origin(work.pair.device).values()))
     driver.send(Ready(len(shards.places(work)[0]), len(work.whole), device, version()))
     while True:

@@ -41,12 +41,14 @@ def may_run_code(plan: Plan) -> bool:
     return True
 
 
-def check_code(plan: Plan) -> None:
-    """Called before anything is decoded: warn if scoring is not fully isolated. Raises UserError without permission."""
-    if not code_execution(plan):
-        return
+def check_code(plan: Plan) -> dict[str, str] | None:
+    """The same before anything is decoded: warns if scoring is not fully isolated."""
+    allowed = code_execution(plan)
+    if not allowed:
+        return None
     from specbench.tasks import sandbox
 
     isolation = sandbox.isolation()
     if not isolation.complete:
         permissions.tell(f"WARNING: {isolation.missing}", "bold yellow")
+    return allowed

@@ -14,6 +14,7 @@ from specbench.base.hashes import short_hash
 from specbench.measure import loop
 from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import Reference, mark_divergence
+from specbench.measure.gate import admit
 from specbench.measure.prepare import load_models, prepare
 from specbench.measure.prompts import encode, stored_requests
 from specbench.methods.chains.sps import SpS
@@ -89,7 +90,7 @@ def test_a_run_stopped_between_two_turns_goes_on_from_the_same_words(whole, plan
 def test_what_was_read_once_is_never_a_whole_conversation(plan, tmp_path):
     """The first prompt of a conversation begins the others: read aside, it would cost them nothing."""
     alone = resolve_plan(["sps"], pair=plan.pair, prompts=written(tmp_path / "one.jsonl", PROMPTS[:1]), device="cpu")
-    assert prepare(alone, tmp_path).shared == {"talk": 0}
+    assert prepare(admit(alone), tmp_path).shared == {"talk": 0}
 
 
 def test_without_scores_there_is_no_accuracy_and_no_verdict_on_it(whole, capsys):
@@ -153,7 +154,7 @@ def test_a_conversation_that_would_outgrow_the_context_is_refused_before_it_begi
 
 def test_a_turn_that_leaves_no_room_for_a_draft_is_not_decoded(plan, monkeypatch):
     """The text, its 40 new tokens and the method's reach need one position more than there is."""
-    work = prepare(plan, None)
+    work = prepare(admit(plan), None)
     turn = next(request for request in work.requests if request.turn == 1)
     reach = max(method.reach for method in work.methods.values())
     ids = encode(work.pair, work.tasks.prompt(turn, [" 4"]))

@@ -11,6 +11,7 @@ from specbench.base.hashes import short_hash
 from specbench.engine.prefix import LEAST
 from specbench.engine.session import Session
 from specbench.measure import loop
+from specbench.measure.gate import admit
 from specbench.measure.prepare import prepare
 from specbench.plan import resolve_plan
 from specbench.results.stored import StoredRun
@@ -67,7 +68,7 @@ def test_all_methods_answer_after_what_was_recorded(whole):
 
 def test_the_cache_is_kept_from_turn_to_turn(place, file, whole):
     """A turn reads what is new in it, the first one of a conversation everything."""
-    work = prepare(planned(place, file), None)
+    work = prepare(admit(planned(place, file)), None)
     assert work.turns == StoredRun(whole).manifest["kept_tokens"]
     first, second, third, *_ = work.prompts
     expected = [0, alike(first, second), alike(second, third), 0, 0]
@@ -121,7 +122,7 @@ def test_turns_beyond_the_window_are_left_out_and_counted(place, tmp_path, monke
     assert set(samples_of(tmp_path / "it").doc_id) == {0}
     path.write_text(json.dumps(line(["x " * 2500, "No."])) + "\n")
     with one_line_error("agent: no turn fits", "reads 2048 tokens", "--max-new-tokens"):
-        prepare(planned(place, path, ["pld"]), None)
+        prepare(admit(planned(place, path, ["pld"])), None)
 
 
 def test_batches_need_a_cold_cache(place, file, whole, tmp_path):

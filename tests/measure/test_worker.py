@@ -7,7 +7,7 @@ import pytest
 import torch
 from echoing import lock_of_bars
 
-from specbench.measure import crew, loop, prepare, shards, worker
+from specbench.measure import crew, gate, loop, prepare, shards, worker
 from specbench.measure.worker import Advanced, Ended, Given
 from specbench.results.shard import Shard
 
@@ -33,7 +33,8 @@ class Driver:
 def test_what_comes_while_it_decodes_asks_it_to_stop(monkeypatch):
     """It is sent a shard, finishes a document, and then is asked to stop."""
     work = SimpleNamespace(pair=SimpleNamespace(device=torch.device("cpu")), whole=range(6))
-    monkeypatch.setattr(prepare, "prepare", lambda plan, folder: work)
+    monkeypatch.setattr(gate, "admit", lambda plan: plan)
+    monkeypatch.setattr(prepare, "prepare", lambda admitted, folder: work)
     monkeypatch.setattr(shards, "places", lambda work: (range(3), "why"))
     driver, go_on = Driver(Given(Shard(2, 3), Path("place"))), []
     rounds = [{"round": 1, "warmup": False, "committed": 4, "tokens": [1, 2, 3, 4]}]

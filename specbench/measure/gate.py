@@ -1,0 +1,76 @@
+"""The gate between a plan and its work: whether it can be carried out, and whether this command line permits it.
+
+Nothing is loaded before. One question is left for afterwards, as only loaded documents can answer it: whether a method
+was made from them (`prepare.leaked`).
+"""
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench import config, permissions
+from specbench.config import UserError
+from specbench.methods import module
+from specbench.plan import Plan
+from specbench.tasks import code
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A plan that this command line permits; `prepare` takes no other."""
+
+    plan: Plan
+    code_execution: dict[str, str] | None  # who permits the programs that its tasks ask for, and their isolation
+
+
+def admit(plan: Plan) -> Admitted:
+    """Let a plan through. Imports its methods, and torch with them.
+
+    Raises:
+        UserError: it needs a permission that the command line lacks, a setting that its method does not accept, or
+            servers are to be measured as they cannot be.
+    """
+    _check_alone()
+    permissions.check_loading(plan)
+    for line in plan.tasks:
+        if line.file:
+            permissions.check_task_file(Path(line.file))
+    runs_code = code.check_code(plan)
+    if plan.servers:
+        from specbench.measure.clients import check_served
+
+        check_served(plan)
+    check_settings(plan)
+    return Admitted(plan, runs_code)
+
+
+def check_settings(plan: Plan) -> None:
+    """Raise UserError for a setting that its method does not accept; imports the methods, and torch with them."""
+    for spec in plan.own:
+        with importing():
+            method = module(spec.method)
+        config.check_settings(method.Settings, spec)
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Collect no garbage meanwhile: what is imported stays, and imports take a quarter less."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _check_alone() -> None:
+    """Raise UserError in one of several processes of torchrun: each would make the whole run."""
+    count = os.environ.get("WORLD_SIZE", "1")
+    if "TORCHELASTIC_RUN_ID" in os.environ and count != "1":
+        raise UserError(
+            f"torchrun has started {count} processes of one run, and there is no tensor parallelism here; start it "
+            "without torchrun, with --device spread or --workers N --gpus-per-worker M"
+        )
