@@ -94,7 +94,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
     ],
     "chimera": [({"depth": -1}, "chimera: depth"), ({"head": "gone"}, "there is no head gone")],
     "hydra": [({"nodes": 0}, "hydra: nodes"), ({"head": "gone"}, "there is no head gone")],
-    "mtp": [({"steps": -1}, "mtp: steps"), ({}, "announces no modules")],
+    "mtp": [({"steps": -1}, "mtp: steps"), ({"head": "gone"}, "there is no head gone")],
     "judge": [
         ({"threshold": 1.5}, "threshold"),
         ({"gamma": 0}, "gamma"),

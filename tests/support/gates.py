@@ -140,7 +140,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 # No trained head of theirs comes with the bundled pair.
-UNSHIPPED = ("chimera", "deer", "dovetail", "fspad", "mtp", "taps", "taps-average", "taps-route")
+UNSHIPPED = ("chimera", "deer", "dovetail", "fspad", "taps", "taps-average", "taps-route")
 # Methods that tiny models alone cannot run; the test file of each has its gate.
 ELSEWHERE = {
     "chimera": "needs a trained head: test_chimera.py",
@@ -156,7 +156,7 @@ ELSEWHERE = {
     "kangaroo": "needs a trained adapter: test_kangaroo.py",
     "medusa": "needs trained heads: test_medusa.py",
     "judge": "needs a trained head: test_judge.py",
-    "mtp": "needs a checkpoint with modules: test_mtp.py",
+    "mtp": "needs modules: test_mtp.py",
     "omnidraft": "is for two tokenizers: test_omnidraft.py",
     "specblock": "needs a trained head: test_specblock.py",
     "rest": "needs a datastore: test_rest.py",

@@ -45,6 +45,11 @@ make_once $heads/hydra-pocket.safetensors \
   specbench train --method hydra $short --recipe heads=3 --recipe output=target --recipe weight_decay=0 \
   --recipe last_rate=0 --out $heads/hydra-pocket.safetensors
 
+make_once $heads/mtp-pocket.safetensors \
+  specbench train --method mtp --suite pocket --documents 300 --recipe steps=5 --recipe step_decay=0.8 --recipe epochs=4 \
+  --recipe batch=32 --recipe learning_rate=0.002 --recipe warmup=0.02 --recipe autocast=false --recipe clip=0.5 \
+  --out $heads/mtp-pocket.safetensors
+
 for method in eagle hass; do
   make_once $heads/$method-pocket.safetensors \
     specbench train --method $method $short --recipe weight_decay=0 --recipe autocast=false \

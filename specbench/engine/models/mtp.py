@@ -1,4 +1,4 @@
-"""The multi-token-prediction modules of a checkpoint, as transformers computes them, and the tokens that they draft.
+"""The multi-token-prediction modules of a model, as transformers computes them: of its checkpoint, trained, or new.
 
 Module k reads the embedding of a token and the state of the token k + 1 places before, each through its norm, side by
 side; a decoder layer follows, a norm, and the target's own output layer (DeepSeek-V3, arXiv 2412.19437, equations 21 to
@@ -6,50 +6,94 @@ side; a decoder layer follows, a norm, and the target's own output layer (DeepSe
 """
 
 import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.base.untrusted import brief
 from specbench.config import UserError
-from specbench.engine.ids import to_device
+from specbench.engine.models.heads import Head, placed, refuse_damaged
+from specbench.engine.models.mtp_model import model_class
+from specbench.engine.models.mtp_names import DIALECTS, NEXT, OTHERS, QWEN, Dialect
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+KIND = "mtp"
+ATTENTION = ("full_attention", "sliding_attention")  # kinds of layers that a new module may have, the first if it can
+
+
+def dialect_of(target: PreTrainedModel) -> Dialect:
+    """How a target's modules are called and made."""
+    return DIALECTS.get(target.config.get_text_config().model_type, Dialect())
+
+
+def announced(target: PreTrainedModel) -> int:
+    """How many modules a target's configuration announces, as far as transformers can make any."""
+    config = target.config.get_text_config()
+    counts = (getattr(config, field, None) for field in ("num_mtp_layers", QWEN, NEXT))
+    return next(filter(None, counts), dialect_of(target).count)
 
 
 def load_modules(target: PreTrainedModel, folder: str = "auto") -> Any:
     """The MtpModel of a target, of its own checkpoint or of a folder beside it. Raises UserError."""
-    kind, config = type(target).__name__, target.config.get_text_config()
-    try:
-        from transformers.modeling_layers import MtpModel
-    except ImportError:
-        raise UserError("mtp needs transformers 5.23 or later; pip install -U transformers") from None
+    kind, made = type(target).__name__, model_class(dialect_of(target))
     if getattr(target.config, "quantization_config", None) is not None:
         raise UserError(f"mtp: {kind} is in fewer bits and its modules are not; load the checkpoint in bfloat16")
-    if not getattr(config, "num_mtp_layers", None) and _names_modules(target):  # Qwen3-Next, 3.5 and 3.6
-        config.num_mtp_layers = getattr(config, "mtp_num_hidden_layers", None) or 1
-        config.mtp_layer_types = ["full_attention"] * config.num_mtp_layers
-    if not (count := getattr(config, "num_mtp_layers", None)):
-        raise UserError(f"mtp: {kind} announces no modules for more tokens; choose another target or method")
-    where = config.name_or_path if folder == "auto" else folder
-    where = where or target.config.name_or_path
-    if folder != "auto" and not Path(folder).is_dir():
-        raise UserError(f"mtp: there is no folder {folder}; name one with modules by --set mtp.modules=FOLDER")
-    with _from(target, where):
+    if reason := OTHERS.get(target.config.get_text_config().model_type):
+        raise UserError(f"mtp: {kind} is not handled: {reason}; choose another target or method")
+    if not (count := announced(target)):
+        raise UserError(
+            f"mtp: {kind} announces no modules for more tokens; train one (specbench train --method mtp), or choose "
+            "another target or method"
+        )
+    where = target.config.name_or_path if folder == "auto" else folder
+    dialect = dialect_of(target)
+    with announcing(target, count, dialect.layer, dialect.mlp, dict(dialect.fields)), _from(target, where):
         try:
-            model = MtpModel.from_pretrained(target, device_map={"": target.device}, trust_remote_code=False)
+            model = made.from_pretrained(target, device_map={"": target.device})
         except (RuntimeError, ValueError, KeyError, OSError, TypeError, AttributeError) as error:
             reason = _reason(error)
             raise UserError(
                 f"mtp: {kind} announces {count} modules, and {where or 'its checkpoint'} has not all their weights, or "
-                f"others ({reason}); name a folder that has them by --set mtp.modules=FOLDER"
+                f"others ({reason}); name a folder that has them by --set mtp.head=FOLDER"
             ) from None
     return model.to(target.dtype).requires_grad_(False).eval()
+
+
+def new_modules(target: PreTrainedModel) -> Any:
+    """A module for a target that has none, in float32; its layer is a copy of the target's last one with attention.
+
+    Raises UserError for a target whose layers cannot be one.
+    """
+    kind, made = type(target).__name__, model_class(dialect_of(target))
+    kinds = getattr(target.config.get_text_config(), "layer_types", None)
+    layer_type = next((one for one in ATTENTION if kinds and one in kinds), None)
+    try:
+        layers = target.get_decoder().layers
+        last = len(layers) - 1 if layer_type is None else max(i for i, one in enumerate(kinds) if one == layer_type)
+        with announcing(target, 1, layer_type), torch.random.fork_rng(devices=[]):
+            model = made(target, 1)
+        model.layers.float()
+        model.layers[0].mtp_block.load_state_dict(layers[last].state_dict())
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"mtp: transformers makes no module of {kind}'s layers ({brief(error)}); train another head"
+        ) from None
+    return model
+
+
+def stored_modules(head: Head, target: PreTrainedModel) -> tuple[Any, int]:
+    """The module in a file, in the target's type and on its device, and how many steps it has learned.
+
+    Raises UserError where its tensors disagree.
+    """
+    model = new_modules(target)
+    with refuse_damaged(KIND):
+        model.layers.load_state_dict({name.removeprefix("layers."): tensor for name, tensor in head.tensors.items()})
+        steps = int(head.trained["steps"])
+    placed(model.layers, target)
+    return model.eval(), steps
 
 
 def _reason(error: Exception) -> str:
@@ -58,70 +102,35 @@ def _reason(error: Exception) -> str:
     return f"it lacks {found[1]}" if found and "missing" in str(error) else brief(error)
 
 
-def _names_modules(target: PreTrainedModel) -> bool:
-    """True if transformers knows weights of modules by their name, and drops them."""
-    return any("mtp" in name for name in getattr(target, "_keys_to_ignore_on_load_unexpected", None) or ())
-
-
 @contextmanager
-def _from(target: PreTrainedModel, folder: str) -> "Iterator[None]":
-    """Let transformers read the modules from a folder, by names for this number of layers.
-
-    Its own names are for the published numbers alone.
-    """
-    config, names = target.config.get_text_config(), target._keys_to_ignore_on_load_unexpected
-    before, first = target.config.name_or_path, config.num_hidden_layers
-    numbers = "|".join(map(str, range(first, first + config.num_mtp_layers)))
-    target.config.name_or_path = folder
-    target._keys_to_ignore_on_load_unexpected = [rf"(^|\.)mtp\.|layers\.({numbers})\."]
+def announcing(
+    target: PreTrainedModel, count: int, layer: str | None, mlp: str = "sparse", fields: Mapping[str, Any] = {}
+) -> Iterator[None]:
+    """Have the target's configuration announce modules, of a type where its layers have types; then as before."""
+    config = target.config.get_text_config()
+    wanted: dict[str, Any] = {"num_mtp_layers": count, **fields}
+    for name, kind in (("layer_types", layer), ("mlp_layer_types", mlp)):
+        if getattr(config, name, None) and not getattr(config, f"mtp_{name}", None):
+            wanted[f"mtp_{name}"] = [kind] * count
+    before = {name: vars(config)[name] for name in wanted if name in vars(config)}
+    for name, value in wanted.items():
+        setattr(config, name, value)
     try:
         yield
     finally:
-        target.config.name_or_path, target._keys_to_ignore_on_load_unexpected = before, names
+        for name in wanted:
+            if name in before:
+                setattr(config, name, before[name])
+            elif name in vars(config):
+                delattr(config, name)
 
 
-class Modules:
-    """The modules with the cache of one text. `unread` [m, D] are states of tokens after which nothing was drafted yet.
-
-    With several modules, each drafts one token; a single one goes on from its own states (`steps`).
-    """
-
-    def __init__(self, model: Any, steps: int) -> None:
-        self.model, self.steps, self.count = model, steps, model.num_mtp_layers
-
-    def begin(self, states: Tensor) -> None:
-        """Forget the last text. `states` [n, D] are the target's after a prompt's tokens."""
-        from transformers.cache_utils import MtpCache
-
-        self.cache = MtpCache(config=self.model.config)
-        self.cache.activate_past_recording()
-        self.states = self.unread = states
-        self.stale = 0  # tokens that every module must read again
-
-    def follow(self, states: Tensor) -> None:
-        """Take the target's states [m, D] of the last committed token before its draft, and of the accepted ones."""
-        self.unread = states
-        if self.count > 1:  # a module has read drafts of the modules before it, of which some may be rejected
-            self.stale = min(self.count, len(self.states)) if len(states) < self.count else 0
-            self.states = torch.cat([self.states, states])
-
-    def draft(self, context: list[int], vocabulary: int) -> Tensor:
-        """The likeliest tokens [steps] after a text whose last token the target has not read."""
-        model, cache, width = self.model, self.cache, len(self.unread) + self.stale
-        if self.stale:
-            cache.crop(-self.stale)
-            self.unread = self.states[-width:]
-        ids = to_device(context[-width:], self.unread.device)[None]
-        places = torch.arange(len(context) - width, len(context), device=ids.device)[None]
-        states, tokens = self.unread[None], []
-        for step in range(self.steps):
-            states = model.forward_layer(min(step, self.count - 1), states, places, cache, input_ids=ids)
-            logits = model._project_to_logits(states[:, -1:])[0, :, :vocabulary]
-            tokens.append(logits.argmax(-1))
-            ids, places = torch.cat([ids[:, 1:], tokens[-1][None]], 1), places + 1
-            if self.count == 1:
-                ids, places, states = ids[:, -1:], places[:, -1:], states[:, -1:]
-        if self.count == 1:
-            cache.crop(1 - self.steps)
-        self.stale = 0
-        return torch.cat(tokens)
+@contextmanager
+def _from(target: PreTrainedModel, folder: str) -> Iterator[None]:
+    """Let transformers read the modules from a folder."""
+    before = target.config.name_or_path
+    target.config.name_or_path = folder
+    try:
+        yield
+    finally:
+        target.config.name_or_path = before

@@ -1,10 +1,12 @@
-"""MTP: the checkpoint's own multi-token-prediction modules draft a chain (DeepSeek-V3, arXiv 2412.19437). Lossless.
+"""MTP: multi-token-prediction modules draft a chain (DeepSeek-V3, arXiv 2412.19437). Lossless.
 
-The modules are those of DeepSeek V3, GLM-4 MoE, Qwen3-Next and 3.5 and others that transformers loads. With several
-modules each drafts a token; a single one is applied again and again, as engines do.
+They are those of the target's checkpoint, or one that was trained for a target without (FastMTP, arXiv 2509.18362).
+With several modules each drafts a token; a single one is applied again and again, as engines do.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -13,8 +15,9 @@ from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.accept import exact
 from specbench.engine.lengths import Lengths
-from specbench.engine.models.heads import fingerprint
-from specbench.engine.models.mtp import Modules, load_modules
+from specbench.engine.models.heads import fingerprint, load_once, shipped
+from specbench.engine.models.mtp import KIND, load_modules, stored_modules
+from specbench.engine.models.mtp_drafts import Modules
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST, Session
 from specbench.engine.speculate import Headed, read_once
@@ -22,8 +25,13 @@ from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, V
 
 
 class Settings(Base):
-    steps: int = Field(ge=0, le=64, description="tokens of a draft; 0: one for each module")
-    modules: str = Field(description="a folder with the modules' weights, or `auto` (the target's own checkpoint)")
+    steps: int = Field(
+        ge=0, le=64, description="tokens of a draft; 0: one for each module, or as many as a trained one has learned"
+    )
+    head: str = Field(
+        description="the modules: a trained file, a folder of a checkpoint, or `auto` (the file that ships with "
+        "the pair, else those of the target's own checkpoint)"
+    )
 
 
 class MtpDrafter:
@@ -72,18 +80,29 @@ class Mtp(Headed, Stateless):
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """Uses only the pair's target. Raises UserError for a target without modules, or without all their weights."""
-    target = pair.models["target"]
     pair.need_one_device("mtp has modules next to the target's output layer")
     if pair.runtime.name == "llamacpp":
         raise UserError("mtp reads hidden states, which --runtime llamacpp does not give; use --runtime eager")
-    model, hashes = pair.runtime.once(("mtp", settings.modules), lambda: _loaded(target, settings.modules))
+    (model, usual), hashes = loaded(settings.head, pair)
     count = model.num_mtp_layers
     if count > 1 and settings.steps > count:
         raise UserError(f"mtp.steps={settings.steps}: this target has {count} modules of a token each; give no more")
-    drafter = MtpDrafter(Modules(model, settings.steps or count), pair.vocabulary, watch)
+    drafter = MtpDrafter(Modules(model, settings.steps or usual), pair.vocabulary, watch)
     return Mtp(pair.session("target", watch), drafter, hashes)
 
 
-def _loaded(target, folder):  # type: ignore[no-untyped-def]
-    model = load_modules(target, folder)
-    return model, {"modules": fingerprint(model)}
+def loaded(head: str, pair: Pair) -> tuple[tuple[Any, int], dict[str, str]]:
+    """The modules that a setting names, how many tokens they usually draft, and their hash; rows of a batch share them.
+
+    Raises UserError.
+    """
+    target = pair.models["target"]
+    trained = shipped(KIND, pair) is not None if head == "auto" else not Path(head).is_dir()
+    if trained:
+        return load_once(head, KIND, pair, None, lambda stored: stored_modules(stored, target))
+
+    def of_checkpoint() -> tuple[tuple[Any, int], dict[str, str]]:
+        model = load_modules(target, head)
+        return (model, model.num_mtp_layers), {"head": fingerprint(model)}
+
+    return pair.runtime.once((KIND, head), of_checkpoint)

@@ -13,13 +13,19 @@ from safetensors.torch import load_file, save_file
 from test_rows import together
 from transformers.cache_utils import MtpCache
 from transformers.generation.candidate_generator import MTPCandidateGenerator
+from transformers.modeling_layers import MtpModel
 
-from specbench.engine.models.mtp import load_modules
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.eager import EAGER
 
 CASES = (("deepseek_v3", 1), ("deepseek_v3", 2), ("glm4_moe", 1), ("glm4_moe", 3))
+# Those that transformers has no names for are handed to its generation.
+HANDED = (("glm4_moe_lite", 2), ("mimo_v2_flash", 1))
+HANDED += (("ernie4_5_moe", 1), ("ernie4_5_moe", 2), ("exaone_moe", 1))
+WITH_A_STATE = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "bailing_hybrid")
+INDEXED = ("deepseek_v32", "glm_moe_dsa")  # transformers' MtpModel has no mask for their layers
+ALONE = ("deepseek_v3", "glm4_moe", *(kind for kind, count in HANDED if count == 1), *INDEXED, *WITH_A_STATE)
 COUNT = 40
 
 
@@ -30,10 +36,10 @@ def checkpoint(tmp_path_factory):
     def get(kind, count):
         if (kind, count) not in made:
             folder = tmp_path_factory.mktemp(f"{kind}-{count}")
-            checkpoints.save(kind, count, folder)
-            made[kind, count] = folder
-        return made[kind, count]
+            made[kind, count] = folder, checkpoints.save(kind, count, folder)
+        return made[kind, count][0]
 
+    get.modules = lambda kind, count: made[kind, count][1]
     return get
 
 
@@ -45,8 +51,8 @@ def vanilla(target, prompt, count):
     return decode(with_settings("vanilla", Pair("tiny", {"target": target}, Words()), 1, {}), prompt, count)[0]
 
 
-def generated(target, prompt, monkeypatch):
-    """What transformers says with MTP, and how many drafts each round accepted."""
+def generated(target, prompt, monkeypatch, modules=None):
+    """What transformers says with MTP, and how many drafts each round accepted; it finds modules, or is given them."""
     matches, propose = [], MTPCandidateGenerator.get_candidates
 
     def noted(self, *args, **kwargs):
@@ -57,17 +63,22 @@ def generated(target, prompt, monkeypatch):
     target._keys_to_ignore_on_load_unexpected = [rf"layers\.[{layers}-9]\."]
     with monkeypatch.context() as patch:
         patch.setattr(MTPCandidateGenerator, "get_candidates", noted)
+        if modules is not None:
+            patch.setattr(MtpModel, "from_pretrained", lambda *_, **__: modules)
         text = target.generate(torch.tensor([prompt]), max_new_tokens=COUNT, do_sample=False, use_mtp=True)
     return text[0, len(prompt) :].tolist(), matches[2:]  # nothing was drafted before the first two calls
 
 
-@mostly_long("kind, count", CASES, (("deepseek_v3", 2), ("glm4_moe", 1)))
+@mostly_long("kind, count", CASES + HANDED, (("deepseek_v3", 2), ("glm4_moe", 1), ("mimo_v2_flash", 1)))
 def test_texts_and_accepted_counts_are_transformers(kind, count, checkpoint, monkeypatch):
-    target = checkpoints.load(checkpoint(kind, count))
+    target, given = checkpoints.load(checkpoint(kind, count)), None
+    theirs = checkpoints.with_modules(target, kind, count)
+    if (kind, count) in HANDED:
+        given = checkpoint.modules(kind, count)
     accepted = 0
     for seed in range(3):
         prompt = tiny.prompt(seed=seed)
-        text, counts = generated(target, prompt, monkeypatch)
+        text, counts = generated(theirs, prompt, monkeypatch, given)
         tokens, rounds = decode(method(target), prompt, COUNT)
         assert tokens == text == vanilla(target, prompt, COUNT)
         mine = [round_.accepted for round_ in rounds[1:]]
@@ -76,17 +87,38 @@ def test_texts_and_accepted_counts_are_transformers(kind, count, checkpoint, mon
     assert accepted >= 5
 
 
-def test_one_module_goes_on_from_its_own_states(checkpoint):
-    """Against a module that reads the whole text again for every draft."""
-    target = checkpoints.load(checkpoint("deepseek_v3", 1))
-    prompt = tiny.prompt()
+def causal(layer, embedded, cache, places):
+    count = embedded.shape[1]
+    return {"attention_mask": torch.full((1, 1, count, count), -torch.inf, dtype=embedded.dtype).triu(1)}
+
+
+class WithoutIndex(torch.nn.Module):
+    """A layer that returns its states alone."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *args, **kwargs):
+        return self.layer(*args, **kwargs)[0]
+
+
+@mostly_long("kind", ALONE, ("deepseek_v3", "qwen3_5_text", "ernie4_5_moe"))
+def test_one_module_goes_on_from_its_own_states(kind, checkpoint):
+    """Against a module that reads the whole text again for every draft, as it was before it was saved."""
+    target, module = checkpoints.load(checkpoint(kind, 1)), checkpoint.modules(kind, 1)
+    if kind in INDEXED:
+        module.create_masks_for_mtp_layer = causal
+    if kind == "glm_moe_dsa":
+        layer, block = module.layers[0], module.layers[0].mtp_block
+        layer.mtp_block = WithoutIndex(block)
+    prompt = tiny.prompt(seed=1)
     tokens, rounds = decode(method(target, steps=3), prompt, COUNT)
-    module, text = load_modules(target), [*prompt, tokens[0]]
+    text = [*prompt, tokens[0]]
     for round_ in rounds[1:]:
-        read, states = list(text), None
+        read = list(text)
         with torch.inference_mode():
-            target_states = target(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states[-1]
-            states = target_states
+            states = target(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states[-1]
             for _ in range(3):
                 places = torch.arange(1, len(read))[None]
                 cache = MtpCache(config=module.config)
@@ -95,17 +127,8 @@ def test_one_module_goes_on_from_its_own_states(checkpoint):
                 states = torch.cat([states, after[:, -1:]], 1)
         assert round_.verdict.drafted == read[len(text) :]
         text += round_.tokens
-    assert sum(round_.accepted for round_ in rounds) >= 3
-
-
-def test_a_target_with_a_state_and_qwens_names(checkpoint):
-    target = checkpoints.load(checkpoint("qwen3_next", 1))
-    prompt = tiny.prompt(seed=1)
-    expected = vanilla(target, prompt, COUNT)
-    for steps in (1, 3):
-        tokens, rounds = decode(method(target, steps=steps), prompt, COUNT)
-        assert tokens == expected
-        assert sum(round_.accepted for round_ in rounds) >= 3
+    assert sum(round_.accepted for round_ in rounds) >= 2
+    assert tokens == vanilla(target, prompt, COUNT)
 
 
 def test_texts_of_a_batch_are_those_of_each_alone(checkpoint):
@@ -149,10 +172,18 @@ def test_modules_that_are_not_all_there_are_one_line(change, words, checkpoint, 
         },
     )
     target = checkpoints.load(folder)
-    with one_line_error("announces 2 modules", words, "mtp.modules=FOLDER"):
+    with one_line_error("announces 2 modules", words, "mtp.head=FOLDER"):
         method(target)
-    tokens, _ = decode(method(target, modules=str(whole)), tiny.prompt(), 12)  # of a folder beside it
+    tokens, _ = decode(method(target, head=str(whole)), tiny.prompt(), 12)  # of a folder beside it
     assert len(tokens) == 12
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("nemotron_h", "its module is two layers"), ("longcat_flash", "a layer of another kind")]
+)
+def test_modules_that_are_not_of_the_targets_layers_are_one_line(kind, words):
+    with one_line_error("is not handled", words, "choose another target or method"):
+        method(tiny.model(kind))
 
 
 def test_what_has_no_modules_is_one_line(checkpoint, monkeypatch):
@@ -161,8 +192,8 @@ def test_what_has_no_modules_is_one_line(checkpoint, monkeypatch):
     target = checkpoints.load(checkpoint("deepseek_v3", 2))
     with one_line_error("mtp.steps=3", "2 modules"):
         method(target, steps=3)
-    with one_line_error("there is no folder gone"):
-        method(target, modules="gone")
+    with one_line_error("there is no head gone"):
+        method(target, head="gone")
     target.config.quantization_config = {"quant_method": "fp8"}
     with one_line_error("in fewer bits"):
         method(target)

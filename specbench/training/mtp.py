@@ -1,0 +1,148 @@
+"""Train the module that `mtp` drafts with, by the draft steps of decoding (FastMTP, arXiv 2509.18362, section 3).
+
+One module is applied again and again, so it learns from its own states, as when it drafts. The target is frozen and
+answers the documents itself; its states are computed on the fly.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
+
+from specbench.base.console import note
+from specbench.base.hashes import stable_seed
+from specbench.config import UserError, validated
+from specbench.engine.models.mtp import KIND, load_modules, new_modules
+from specbench.engine.session import LAST
+from specbench.methods.heads.eagle3 import check_target
+from specbench.training.answered import Answered, Block
+from specbench.training.eagle3.fit import Step, Taught, Unrolled, unroll
+from specbench.training.eagle3.train import show
+from specbench.training.heads import answered_lessons, learn_answers
+from specbench.training.publish import announce, publish
+from specbench.training.recipe import UnrolledRecipe
+from specbench.training.train import Job
+
+SHARED = True  # workers may share what it collects; see train.py
+
+
+class Module(nn.Module):
+    """One module that learns. What it shares with the target is not among its weights."""
+
+    def __init__(self, model: Any, vocabulary: int) -> None:
+        super().__init__()
+        self.layers = model.layers
+        self.model = (model,)  # in a tuple, so that the target's layers are not submodules
+        self.register_buffer("ids", torch.arange(vocabulary), persistent=False)  # it drafts any token
+        self.ids: Tensor
+
+    def read(self, tokens: Tensor, states: Tensor, at: Tensor, blocked: Tensor, cache: DynamicCache) -> Tensor:
+        """States [B, n, D] after tokens [B, n], each with the state [B, n, D] of the token before it.
+
+        `at` [1 or B, n] are their places, `blocked` [1 or B, 1, n, cached + n] what they must not attend to.
+        """
+        (model,) = self.model
+        embedded = model.embed_tokens(tokens).to(states)
+        typed = {"layer_type": model.config.layer_types[0]} if model.has_per_layer_rope else {}
+        rotation = model.rotary_emb(embedded, position_ids=at, **typed) if model.rotary_emb is not None else None
+        mask = torch.zeros(blocked.shape, dtype=states.dtype, device=states.device).masked_fill(blocked, -torch.inf)
+        after: Tensor = self.layers[0](
+            embedded,
+            states,
+            position_embeddings=rotation,
+            attention_mask=mask,
+            position_ids=at,
+            past_key_values=cache,
+        )
+        return after
+
+    def predict(self, states: Tensor) -> Tensor:
+        """Logits [..., vocabulary] of the next token, by the target's output layer."""
+        (model,) = self.model
+        logits: Tensor = model._project_to_logits(states.to(model.shared_head.weight.dtype))
+        return logits[..., : len(self.ids)]
+
+
+def steps_of(head: Module, text: Tensor, states: Tensor, at: Tensor, read: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Draft from places of texts as the module will when decoding; as `draft_steps` of EAGLE's heads.
+
+    Step 0 reads the whole text with the target's states. Step k at a place reads its token with the state of step
+    k - 1, and attends to step 0 at all places up to its own and to steps 1 … k at its own place.
+    """
+    (model,), length, count = head.model, text.shape[1] - 1, at.shape[1]
+    states = states.to(head.layers[0].eh_proj.weight.dtype)
+    cache = DynamicCache(config=model.config)
+    columns = torch.arange(length, device=text.device)
+    after = head.read(text[:, 1:], states[:, :-1], columns[None] + 1, (columns > columns[:, None])[None, None], cache)
+    held = at.clamp(max=length - 1)
+    after = after.gather(1, held[..., None].expand(-1, -1, after.shape[-1]))
+    yield head.predict(after), after
+    blocked = (columns > held[..., None])[:, None]
+    own = ~torch.eye(count, dtype=torch.bool, device=text.device).expand(len(text), 1, -1, -1)
+    for step in range(1, read.shape[-1]):
+        blocked = torch.cat([blocked, own], -1)
+        after = head.read(read[..., step], after, at + 1 + step, blocked, cache)
+        yield head.predict(after), after
+
+
+class Training(Unrolled):
+    """The training of a module."""
+
+    def __init__(
+        self, target: PreTrainedModel, answered: Sequence[Answered], vocabulary: int, recipe: UnrolledRecipe, seed: int
+    ) -> None:
+        head, self.begun = first_module(target, vocabulary, seed)
+        super().__init__(target, head, LAST, answered, recipe, seed)  # type: ignore[arg-type]
+
+    def drafted(self, block: Block, taught: Taught) -> list[Step]:
+        return unroll(self.head, block, taught, self.recipe.steps, steps_of)
+
+
+def first_module(target: PreTrainedModel, vocabulary: int, seed: int) -> tuple[Module, str]:
+    """The module of the target's checkpoint, else a new one, on its device in float32; and which it is, in words.
+
+    A new one begins with a layer of the target; what joins embedding and state is random (our inference). Raises
+    UserError for several modules, and for a target that none can be made for.
+    """
+    try:
+        model, begun = load_modules(target), "the checkpoint's module"
+    except UserError:  # it has none, or not all their weights
+        model, begun = new_modules(target), "a new module"
+        joined = model.layers.float()[0].eh_proj
+        rng = torch.Generator().manual_seed(stable_seed(seed, "head"))
+        with torch.no_grad():
+            joined.weight.normal_(std=joined.in_features**-0.5, generator=rng)
+    if (count := model.num_mtp_layers) > 1:
+        raise UserError(f"mtp: {type(target).__name__} has {count} modules, and one is trained; choose another target")
+    model.layers.float()
+    return Module(model, vocabulary).to(target.device).requires_grad_(True), begun
+
+
+def train(job: Job) -> None:
+    """Answer the job's documents, fit, write the module to `job.out` and print how often it agrees on held-out ones.
+
+    Raises UserError as `answered_lessons` and `first_module` do.
+    """
+    assert job.recipe
+    recipe = validated(UnrolledRecipe, job.recipe.values, job.recipe.name)
+    target = check_target(job.pair, KIND)
+    first_module(target, job.pair.vocabulary, job.plan.seed)  # refused before minutes of answers
+    lessons = answered_lessons(job, recipe)
+    _, folder, learned, held, facts = lessons
+    training = Training(target, learned, job.pair.vocabulary, recipe, job.plan.seed)
+    curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0])
+    figures = training.agreement(held)
+    trained = {
+        **lessons.described(job),
+        **curve,
+        "begun": training.begun,
+        "held_out_agreement": [round(value, 4) for value in figures if not math.isnan(value)],
+    }
+    publish(job.out, KIND, training.head.state_dict(), job.pair, trained)
+    numbers = sum(parameter.numel() for parameter in training.head.parameters())
+    note(f"{len(learned)} answers, {trained['places']} places to draft from; {training.begun}, {numbers:,} numbers")
+    show(held, figures, False)
+    announce(job.out, f"answers: {folder}", job.use(job.out))

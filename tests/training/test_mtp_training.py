@@ -1,0 +1,172 @@
+"""Training of a multi-token-prediction module: its draft steps against transformers', the file, and what is refused."""
+
+import copy
+
+import mtp_checkpoints as checkpoints
+import pytest
+import tiny_architectures as tiny
+import torch
+from cases import mostly_long
+from chains import Words
+from gates import decode, pair, with_settings
+from jobs import goes_on, job_of
+from refusals import one_line_error
+from safetensors.torch import load_file
+from tiny_heads import answered
+from transformers.cache_utils import MtpCache
+
+from specbench.config import SUITES, load_method
+from specbench.engine.models.heads import write_head
+from specbench.engine.models.mtp import load_modules
+from specbench.engine.models.pair import Pair
+from specbench.training import answered as data
+from specbench.training import heads, mtp
+from specbench.training.answered import Answered, blocks
+from specbench.training.documents import Document
+from specbench.training.mtp import Training, first_module
+from specbench.training.recipe import UnrolledRecipe, load_recipe
+
+VOCABULARY = 96
+
+
+def recipe(**changes):
+    return UnrolledRecipe(**{**load_recipe("mtp", []).values, "autocast": False, "learning_rate": 0.003, **changes})
+
+
+def target(kind):
+    made = pair(kind)[0] if kind in ("llama", "gemma2") else tiny.model(kind)
+    return copy.deepcopy(made).float()
+
+
+def texts(vocabulary):
+    return [Answered(one.name, [token % vocabulary for token in one.tokens], one.prompt) for one in answered()]
+
+
+@mostly_long("kind", ("llama", "gemma2", "qwen3_next", "glm4_moe"), ("llama", "qwen3_next"))
+def test_every_draft_step_is_that_of_transformers_module(kind):
+    """At each place, the module reads the text with the target's states, then with its own, without a cache."""
+    model, steps = target(kind), 3
+    given = texts(model.config.get_text_config().vocab_size)
+    run = Training(model, given, model.config.get_text_config().vocab_size, recipe(steps=steps), 0)
+    rng = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in run.head.named_parameters():
+            if "norm" in name:  # norms that do nothing would hide where they stand
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng))
+        (block,) = blocks(given, model.device)
+        drafted, taught = run.unrolled(block), run.taught(block)
+    (module,) = run.head.model
+    checked = 0
+    for row, one in enumerate(given):
+        for r in range(one.rows):
+            place = one.prompt - 1 + r
+            states = taught.features[row, : place + 1][None].float()
+            for k in range(min(steps, len(one.tokens) - 2 - place)):
+                read = torch.tensor([one.tokens[1 : place + 2 + k]])
+                at, cache = torch.arange(1, place + 2 + k)[None], MtpCache(config=module.config)
+                with torch.no_grad():
+                    after = module.forward_layer(0, states, at, cache, input_ids=read)
+                    logits = module._project_to_logits(after[0, -1])
+                assert torch.allclose(drafted[k].logits[row, r].float(), logits.float(), atol=2e-4)
+                assert bool(drafted[k].counted[row, r])
+                states = torch.cat([states, after[:, -1:]], 1)
+                checked += 1
+    assert checked == sum(max(0, one.rows - k) for one in given for k in range(steps)) > 80
+
+
+def test_a_module_learns_its_documents_by_heart_and_nothing_of_the_target_changes(tmp_path):
+    model = pair("llama")[0]
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    run = Training(
+        model, answered(), VOCABULARY, recipe(steps=3, step_decay=0.8, epochs=60, batch=3, learning_rate=0.01), 0
+    )
+    start = run.agreement(answered())
+    run.run(tmp_path / "c", {}, lambda count: None)
+    end = run.agreement(answered())
+    assert max(start) < 0.3 and min(end) > 0.8
+    after = model.state_dict()
+    assert all(
+        torch.equal(tensor, before[name]) and tensor.dtype == before[name].dtype for name, tensor in after.items()
+    )
+    assert all(name.startswith("layers.0.") for name, _ in run.head.named_parameters())
+    assert not hasattr(model.config, "num_mtp_layers") and not hasattr(model.config, "mtp_layer_types")
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    model = pair("llama")[0]
+    made = Pair("made", {"target": model}, Words(7, VOCABULARY))
+    model.generation_config.eos_token_id = None
+    asked = [
+        Document("made", i, one.tokens[: one.prompt], f"hash {i}", ("11 22 33",), len(one.tokens) - one.prompt, float)
+        for i, one in enumerate(answered())
+    ]
+    monkeypatch.setattr(heads, "training_documents", lambda *_: asked)
+    monkeypatch.setattr(heads, "HELD_OUT", 3)
+    monkeypatch.setattr(data, "ROWS", 4)
+    small = {"steps": 3, "epochs": 25, "batch": 2, "learning_rate": 0.01, "autocast": False}
+
+    def make(name="mtp.safetensors", models=made, **changes):
+        return job_of("mtp", models, tmp_path / name, 0, None, small | changes)
+
+    return make
+
+
+def test_a_trained_file_drafts_for_its_target_as_many_tokens_as_it_has_learned(job, capsys):
+    mtp.train(job())
+    built = with_settings("mtp", job().pair, 4, {"head": str(job().out)})
+    assert (built.drafter.modules.steps, built.drafter.modules.count) == (3, 1)
+    assert set(built.hashes) == {"head"}
+    accepted = 0
+    for one in answered():
+        tokens, rounds = decode(built, one.tokens[: one.prompt], len(one.tokens) - one.prompt)
+        assert tokens == one.tokens[one.prompt :]
+        accepted += sum(round_.accepted for round_ in rounds)
+    assert accepted >= 15, "it has learned four of the six texts by heart"
+    longer = with_settings("mtp", job().pair, 4, {"head": str(job().out), "steps": 5})
+    assert longer.drafter.modules.steps == 5
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "step 3" in printed and f"mtp.head={job().out}" in printed.replace(" ", "")
+
+
+def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
+    goes_on(mtp.train, Training, lambda name: job(name, epochs=3), monkeypatch)
+
+
+def test_a_checkpoints_own_module_is_what_the_training_begins_with(tmp_path):
+    checkpoints.save("glm4_moe", 1, tmp_path / "one")
+    model = checkpoints.load(tmp_path / "one")
+    own = load_modules(model).layers.state_dict()
+    begun, words = first_module(model, VOCABULARY, 0)
+    assert words == "the checkpoint's module"
+    assert all(torch.equal(tensor, own[name].float()) for name, tensor in begun.layers.state_dict().items())
+    checkpoints.save("glm4_moe", 2, tmp_path / "two")
+    with one_line_error("has 2 modules, and one is trained"):
+        first_module(checkpoints.load(tmp_path / "two"), VOCABULARY, 0)
+
+
+def test_files_and_targets_that_do_not_fit_are_one_line(job, monkeypatch, tmp_path):
+    mtp.train(job(epochs=1))
+    tensors = load_file(job().out)
+    for name, changed in (
+        ("smaller", tensors | {"layers.0.eh_proj.weight": tensors["layers.0.eh_proj.weight"][:, :-1]}),
+        ("fewer", {name: tensor for name, tensor in tensors.items() if "hnorm" not in name}),
+    ):
+        write_head(tmp_path / name, "mtp", changed, job().pair, {"steps": 3})
+        with one_line_error("the head for mtp is damaged", "train or import it again"):
+            with_settings("mtp", job().pair, 4, {"head": str(tmp_path / name)})
+    monkeypatch.setattr(heads, "training_documents", None)  # refused before anything is answered
+    opt = Pair("opt", {"target": pair("opt")[0]}, Words(7, VOCABULARY))
+    with one_line_error("transformers makes no module of OPTForCausalLM's layers"):
+        mtp.train(job("other.safetensors", models=opt))
+    mamba = Pair("mamba", {"target": tiny.model("mamba2")}, Words(7, VOCABULARY))
+    with one_line_error("transformers makes no module of Mamba2ForCausalLM's layers"):
+        mtp.train(job("other.safetensors", models=mamba))
+
+
+def test_the_recipe_is_the_official_codes_and_its_sources_are_named():
+    values = UnrolledRecipe(**load_recipe("mtp", []).values)
+    assert (values.steps, values.step_decay, values.epochs, values.batch) == (3, 0.6, 3, 64)
+    assert (values.learning_rate, values.warmup, values.length) == (5e-5, 0.05, 4096)
+    assert "official code" in (SUITES / "training" / "mtp.yaml").read_text()
+    assert load_method("mtp").values == {"steps": 0, "head": "auto"}
