@@ -32,7 +32,7 @@ def announced(target: PreTrainedModel) -> int:
     """How many modules a target's configuration announces, as far as transformers can make any."""
     config = target.config.get_text_config()
     counts = (getattr(config, field, None) for field in ("num_mtp_layers", QWEN, NEXT))
-    return next(filter(None, counts), dialect_of(target).count)
+    return next(filter(None, counts), dialect_of(target).modules)
 
 
 def load_modules(target: PreTrainedModel, folder: str = "auto") -> Any:
@@ -67,8 +67,8 @@ def new_modules(target: PreTrainedModel) -> Any:
     Raises UserError for a target whose layers cannot be one.
     """
     kind, made = type(target).__name__, model_class(dialect_of(target))
-    kinds = getattr(target.config.get_text_config(), "layer_types", None)
-    layer_type = next((one for one in ATTENTION if kinds and one in kinds), None)
+    kinds = list(getattr(target.config.get_text_config(), "layer_types", None) or ())
+    layer_type = next((one for one in ATTENTION if one in kinds), None)
     try:
         layers = target.get_decoder().layers
         last = len(layers) - 1 if layer_type is None else max(i for i, one in enumerate(kinds) if one == layer_type)

@@ -19,19 +19,19 @@ class Dialect(NamedTuple):
     layer: str = "full_attention"  # where the target's layers are of several types
     mlp: str = "sparse"
     fields: tuple[tuple[str, Any], ...] = ()  # of the modules' configuration
-    count: int = 0  # of modules, if the configuration does not say
+    modules: int = 0  # how many there are, if the configuration does not say
 
 
 DIALECTS = {
-    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"), Dialect(count=1)),
-    "exaone_moe": Dialect(mlp="dense", count=1),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"), Dialect(modules=1)),
+    "exaone_moe": Dialect(mlp="dense", modules=1),
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), Dialect(layer=INDEXED)),
     "glm4_moe_lite": Dialect(),
     "mimo_v2_flash": Dialect(
         names=((r"\.final_layernorm\.", ".post_norm."), (r"\.pre_mlp_layernorm\.", ".post_attention_layernorm.")),
         layer="sliding_attention",
         mlp="dense",
-        count=1,
+        modules=1,
     ),
     "ernie4_5_moe": Dialect(
         names=(
