@@ -20,8 +20,9 @@ from specbench.config import PACKAGE, SUITES, ModelSpec, UserError
 from specbench.engine.models.folders import location
 from specbench.engine.models.pair import load_pair
 from specbench.measure import command as commands
+from specbench.measure import gate
 from specbench.plan import resolve_plan
-from specbench.tasks import code, sandbox
+from specbench.tasks import sandbox
 from specbench.tasks.harness import TaskChoice, Tasks
 from specbench.tasks.sandbox import Isolation
 
@@ -331,14 +332,14 @@ def test_who_lets_programs_run(monkeypatch, benign):
         monkeypatch.setattr(sandbox, "isolation", lambda result=isolation: result)
         chosen = plan(pair, text, **options)
         with permissions.permitted(allow_code_execution=flag):
-            assert code.may_run_code(chosen) is (who is not None)
+            assert gate.may_run_code(chosen) is (who is not None)
             if who is None:
                 with pytest.raises(UserError, match="--allow-code-execution" + "=unsafe" * (isolation is ROOTS)):
-                    code.check_code(chosen)
+                    gate.check_code(chosen)
             else:
                 facts = {"allowed_by": who, "isolation": isolation.name}
-                assert code.code_execution(chosen) == facts, (pair, text, options)
-    assert code.code_execution(plan(own, SUITE)) is None, "no such task"
+                assert gate.code_execution(chosen) == facts, (pair, text, options)
+    assert gate.code_execution(plan(own, SUITE)) is None, "no such task"
 
 
 def test_programs_of_root_are_permitted_by_name_only(benign):
@@ -356,8 +357,8 @@ def test_programs_of_root_are_permitted_by_name_only(benign):
 def test_what_is_not_isolated_is_said_loudly_and_once(monkeypatch, capsys):
     monkeypatch.setattr(sandbox, "isolation", lambda: LIMITS)
     with permissions.permitted(allow_code_execution=True):
-        code.check_code(plan())
-        code.check_code(plan())
+        gate.check_code(plan())
+        gate.check_code(plan())
     assert capsys.readouterr().err.count("WARNING: programs can reach the network") == 1
 
 

@@ -15,7 +15,6 @@ from specbench import config, permissions
 from specbench.config import UserError
 from specbench.methods import module
 from specbench.plan import Plan
-from specbench.tasks import code
 
 
 @dataclass(frozen=True)
@@ -38,13 +37,62 @@ def admit(plan: Plan) -> Admitted:
     for line in plan.tasks:
         if line.file:
             permissions.check_task_file(Path(line.file))
-    runs_code = code.check_code(plan)
+    runs_code = check_code(plan)
     if plan.servers:
         from specbench.measure.clients import check_served
 
         check_served(plan)
     check_settings(plan)
     return Admitted(plan, runs_code)
+
+
+def code_execution(plan: Plan) -> dict[str, str] | None:
+    """Who permits running the programs that a plan's tasks ask for, and in what isolation; None if no task does.
+
+    The bundled pair on bundled tasks needs no flag if the isolation is complete. Raises UserError without permission.
+    """
+    tasks = [line.task for line in plan.tasks if plan.info(line.task).runs_code]
+    if not tasks:
+        return None
+    from specbench.tasks import sandbox  # here and below: few tasks run code
+
+    isolation = sandbox.isolation()
+    if isolation.name == sandbox.UNSAFE and not permissions.code_execution_allowed(unsafe=True):
+        raise UserError(
+            f"{', '.join(tasks)}: scoring runs what models wrote, and {isolation.missing}; install bubblewrap, run "
+            f"specbench as another user, or permit it with --allow-code-execution={permissions.UNSAFE}"
+        )
+    if permissions.code_execution_allowed():
+        return {"allowed_by": "flag", "isolation": isolation.name}
+    bundled = plan.pair.bundled and all(plan.info(task).hub is None for task in tasks)
+    if bundled and isolation.complete:
+        return {"allowed_by": "bundled", "isolation": isolation.name}
+    reason = f", and {isolation.missing}" if bundled else ""
+    raise UserError(
+        f"{', '.join(tasks)}: scoring runs what models wrote{reason}; to let it run, add --allow-code-execution"
+    )
+
+
+def may_run_code(plan: Plan) -> bool:
+    """True if all tasks of a plan may be scored."""
+    try:
+        code_execution(plan)
+    except UserError:
+        return False
+    return True
+
+
+def check_code(plan: Plan) -> dict[str, str] | None:
+    """The same before anything is decoded: warns if scoring is not fully isolated."""
+    allowed = code_execution(plan)
+    if not allowed:
+        return None
+    from specbench.tasks import sandbox
+
+    isolation = sandbox.isolation()
+    if not isolation.complete:
+        permissions.tell(f"WARNING: {isolation.missing}", "bold yellow")
+    return allowed
 
 
 def check_settings(plan: Plan) -> None:

@@ -17,6 +17,7 @@ from specbench.base.parquet import Rows
 from specbench.base.untrusted import read_json, read_object
 from specbench.config import UserError
 from specbench.measure.attempts import begun
+from specbench.measure.gate import check_code
 from specbench.measure.manifest import differences, other_machine
 from specbench.measure.prompts import load_tasks
 from specbench.measure.scores import score
@@ -26,7 +27,6 @@ from specbench.results.lock import claimed
 from specbench.results.records import ROUNDS, SAMPLES
 from specbench.results.shard import SHARDS, Shard, attempts
 from specbench.results.stored import StoredRun
-from specbench.tasks import code
 
 TEXT = ["repeat", "task", "doc_id", "method"]
 
@@ -47,7 +47,7 @@ def join(folder: Path, allowed: Sequence[str] = ()) -> None:
     manifest = joined_manifest(shards, allowed)
     check_rows(shards)
     first = shards[0]
-    code.check_code(first.plan)
+    check_code(first.plan)
     tasks = documents_of(first)
     with claimed(folder), Folder.at(folder) as run:
         opened = [Folder.at(shard.folder) for shard in shards]

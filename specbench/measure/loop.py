@@ -18,7 +18,7 @@ from specbench.engine.types import Method
 from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import mark_divergence
 from specbench.measure.forecast import Forecast
-from specbench.measure.gate import admit
+from specbench.measure.gate import admit, importing
 from specbench.measure.gpus import recorded
 from specbench.measure.prepare import decode_beginning, prepare, suppress_failures
 from specbench.measure.sample import Decoder, Rows, tell_worth, untimed
@@ -61,11 +61,8 @@ def execute(
     admitted = admit(plan)
     before, began = setup_seconds(pair) if pair else {}, now()
     with claimed(folder):
-        gc.disable()  # what is being loaded stays; searching it for garbage takes longer than loading it
-        try:
+        with importing():  # what is loaded stays, too
             work = prepare(admitted, folder, pair, shard)
-        finally:
-            gc.enable()
         work.spent.add("loading", now() - began)
         part = StoredRun(folder).shard
         number = worker or (part.shard.number if part else 0)

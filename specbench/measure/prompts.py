@@ -9,10 +9,10 @@ from specbench.config import SUITES, TaskLine, UserError
 from specbench.engine.models.folders import model_folder
 from specbench.engine.models.pair import Pair
 from specbench.engine.prefix import shared_tokens
+from specbench.measure.gate import may_run_code
 from specbench.measure.work import Documents
 from specbench.plan import Plan
 from specbench.results.stored import StoredRun
-from specbench.tasks import code
 from specbench.tasks.harness import DataUnavailable, Request, TaskChoice, Tasks
 
 
@@ -62,7 +62,7 @@ def load_tasks(plan: Plan, pair: Pair | None) -> Documents:
             chat=chat_of(pair) if pair and plan.chat_template else None,
             tokenizer=lambda: str(model_folder(plan.pair.target, weights=False)),
             room=_room(plan, pair),
-            run_code=code.may_run_code(plan),
+            run_code=may_run_code(plan),
             system=plan.system_instruction,
             multiturn=plan.fewshot_as_multiturn,
             constraint=plan.constraint,

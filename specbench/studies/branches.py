@@ -22,13 +22,13 @@ from specbench.engine.generate import Ending, Limits, decode_text, worth
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Round, Sampling
 from specbench.measure import prepare
+from specbench.measure.gate import check_code
 from specbench.measure.prepare import load_models_of
 from specbench.measure.prompts import encode, load_tasks, stored_requests
 from specbench.methods.collaborative.cospec import Arbiter, Block, CoSpec, Random
 from specbench.results.records import KEY
 from specbench.results.same_models import same_inputs
 from specbench.results.stored import StoredRun
-from specbench.tasks import code
 from specbench.tasks.harness import Request, scorer
 
 BRANCHES = pa.schema(
@@ -71,7 +71,7 @@ class Player:
 
     def __init__(self, run: StoredRun, spec: MethodSpec, seed: int) -> None:
         """Raises UserError if the models, the prompts or the arbitrator have changed since the run."""
-        code.check_code(run.plan)
+        check_code(run.plan)
         self.pair = load_models_of(run)
         self.pair.need_one_tokenizer("it cannot read the texts token by token")
         method = prepare.build(spec, self.pair, Unwatched())

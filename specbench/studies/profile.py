@@ -14,6 +14,7 @@ from specbench.engine.models.load import OPENVINO
 from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.choose import AUTO, NAMES
 from specbench.measure import prepare
+from specbench.measure.gate import check_code
 from specbench.measure.machine import quick_lines
 from specbench.plan import Plan
 from specbench.results import ceilings
@@ -21,7 +22,6 @@ from specbench.results.stored import StoredRun
 from specbench.studies import profile_batches, profile_pair
 from specbench.studies.ceilings import machine_ceilings
 from specbench.studies.profile_pair import Profile
-from specbench.tasks import code
 
 
 def check(gammas: Sequence[int], runtimes: Sequence[str]) -> None:
@@ -41,7 +41,7 @@ def carry_out(
     The runs use the plan's runtime, the forwards all of the `runtimes`, those of batches of `sizes` the first. Unless
     the user `named` the methods, those that cannot be built are left out. Raises UserError as the functions it calls.
     """
-    code.check_code(plan)
+    check_code(plan)
     if OPENVINO in runtimes and len({*runtimes}) > 1 and any(model.weights for model in plan.pair.models.values()):
         raise UserError(f"{OPENVINO} has weights in fewer bits of its own, and other runtimes theirs: profile it alone")
     for line in quick_lines(folder, plan.device):

@@ -28,10 +28,10 @@ from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.eager import EAGER
 from specbench.measure import parts
+from specbench.measure.gate import check_code
 from specbench.measure.parts import Advance, Opened
 from specbench.measure.staffing import Staffing
 from specbench.plan import Plan, preparing
-from specbench.tasks import code
 from specbench.training.collected import Share, sharing
 from specbench.training.documents import named_sources
 from specbench.training.recipe import load_recipe, parse_grid
@@ -180,7 +180,7 @@ def train(
     else:
         plan = _of_splits(pair_spec, data, spec, documents, seed, data_dir)
     if getattr(module, "SCORED", False):
-        code.check_code(plan)
+        check_code(plan)
     job = partial(
         Job,
         spec=spec,
