@@ -13,6 +13,8 @@ from gates import DEVICE, lively_prompt, pair
 from specbench.engine import ids
 from specbench.engine.models.eagle_head import layers_read, stored_settings
 from specbench.engine.models.heads import Head
+from specbench.engine.models.mtp import new_modules
+from specbench.engine.models.mtp_head import as_head
 from specbench.engine.ranked_trees import best_paths, ranked_tree
 from specbench.engine.runtimes.fixed import WARM_UP, Fixed
 from specbench.engine.runtimes.graph import Graph
@@ -25,6 +27,7 @@ from specbench.methods.heads.eagle import feature_head
 from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter, eagle_head
 from specbench.methods.heads.hydra import HydraDrafter, hydra_heads
 from specbench.methods.heads.medusa import Medusa, MedusaDrafter, medusa_heads, of_file
+from specbench.methods.heads.mtp import Mtp
 from specbench.training import hydra, medusa
 from specbench.training.draft_heads import first_heads
 from specbench.training.eagle.fit import first_head
@@ -80,7 +83,7 @@ def capturing(monkeypatch, device: torch.device = HERE) -> Graph:
     return runtime
 
 
-KINDS = ("eagle3", "eagle", "medusa", "hydra", "dflash", "dflare")
+KINDS = ("eagle3", "eagle", "medusa", "hydra", "dflash", "dflare", "mtp")
 LEARNED = ("eagle3", "dflash", "dflare")  # from a text of the tiny model; others have random weights
 RANKED = {
     "medusa": (medusa.new_heads, medusa_heads, MedusaDrafter),
@@ -107,8 +110,25 @@ def headed(kind: str, target, runtime: Runtime, architecture: str = "llama", tot
         head = of_file(Head(kind, on_cpu(made), {"accuracies": ACCURACIES}), target, of_tensors)[0]
         tree = ranked_tree(best_paths(ACCURACIES, 9), target.device)
         return Medusa(session, drafter(head, tree, exact_tree, 96, Unwatched(), runtime), {})
+    if kind == "mtp":
+        head = as_head(random_module(pair(architecture)[0], target.device), 96)
+        drafter = EagleDrafter(head, drafts(head, runtime), LAST, depth + 2, 1, depth)
+        return Mtp(session, drafter, depth + 1, {})
     head = block_head(tiny_blocks.in_file(tiny_blocks.trained(architecture, 12, kind)), target)
     return DFlash(session, BlockDrafter(head, drafts(head, runtime), 5, "likeliest"), {})
+
+
+def random_module(target, device: torch.device = HERE):
+    """A module of MTP whose norms do something, in the type of a target that is not moved."""
+    rng = torch.Generator().manual_seed(5)
+    made = new_modules(copy.deepcopy(target).cpu())
+    with torch.no_grad():
+        for name, weight in made.layers[0].named_parameters():
+            if name == "eh_proj.weight":
+                weight.normal_(std=0.3, generator=rng)
+            elif "norm" in name:
+                weight.add_(0.3 * torch.randn(weight.shape, generator=rng))
+    return made.to(device, target.dtype).requires_grad_(False).eval()
 
 
 def drafts(head, runtime: Runtime) -> Session:

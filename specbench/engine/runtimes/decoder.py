@@ -75,7 +75,7 @@ def run(
         return parts.output(parts.norm(h)), None
     states = [h, *through(parts, h, step, cache, turn, joined=joined)]
     normed = parts.norm(states[-1])
-    if not parts.join:
+    if parts.normed:
         states[-1] = normed  # as in transformers
     return parts.output(normed if keep is None else normed[keep]), torch.cat([states[i] for i in hidden], -1)
 

@@ -1,7 +1,8 @@
 """The parts of a transformers decoder, read once, so that a forward needs no calls of modules.
 
 Known are Llama and Mistral, Qwen 2 and 3, Gemma 1 and 2, and OPT; also their twins with sublayers skipped, with another
-output layer, or with adapters (modules with adapters are called as they are), EAGLE heads, and Kangaroo's adapters.
+output layer, or with adapters (modules with adapters are called as they are), EAGLE heads, modules of MTP, and
+Kangaroo's adapters.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from specbench.engine.models.eagle_head import EagleHead
     from specbench.engine.models.exit_adapter import ExitAdapter
     from specbench.engine.models.feature_head import FeatureHead
+    from specbench.engine.models.mtp_head import MtpHead
 
 KNOWN = ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma2", "OPT")  # + "ForCausalLM"
 ROPE = ("default", "linear", "llama3", "yarn")  # kinds whose angles depend on the position alone
@@ -60,7 +62,7 @@ class Parts:
     """A decoder: embed, then h + attention(h) and h + mlp(h) in each layer, then norm and output.
 
     A head reads features next to its tokens: `join` makes the input of its attention and that of its residual branch
-    from both, and its last hidden state is the one before the norm.
+    from both. The last hidden state of all but modules of MTP is the one before the norm then (`normed`).
     """
 
     embed: Map  # ids [n] -> [n, width]
@@ -70,6 +72,7 @@ class Parts:
     norm: Map
     output: Map
     join: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None  # of a head: embeddings, features -> inputs
+    normed: bool = True  # whether the last hidden state is the one after the norm
 
     @property
     def attentions(self) -> list[Attention]:
@@ -132,6 +135,7 @@ def _head(head: "EagleHead") -> Parts:
         _norm(head.norm),
         product([head.lm_head]),
         join=lambda embedded, features: (layer.read(embedded, features), features),
+        normed=False,
     )
 
 
@@ -156,6 +160,28 @@ def _feature_head(head: "FeatureHead") -> Parts:
     )
 
 
+def _mtp_head(head: "MtpHead") -> Parts:
+    module, embedding, output = head.module, head.borrowed[0], product([head.borrowed[1]])
+    dtype, vocabulary = head.dtype, len(head.ids)
+    block, token, state = module.mtp_block, _norm(module.enorm), _norm(module.hnorm)
+    attention, joined = _attention(block, head.config), product([module.eh_proj])
+    assert attention
+
+    def join(embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        read = joined(torch.cat([token(embedded), state(features)], -1))
+        return attention.before(read), read
+
+    return Parts(
+        lambda tokens: embedding(tokens).to(dtype),
+        None,
+        partial(_angles, head.rotary, _empty(head)),
+        [(attention, _mlp(block))],
+        _norm(module.post_norm),
+        lambda states: output(states)[:, :vocabulary],
+        join=join,
+    )
+
+
 def _as_it_is(x: Tensor) -> Tensor:
     return x
 
@@ -171,11 +197,17 @@ def _exit(adapter: "ExitAdapter") -> Parts:
         _norm(module.norm),
         product([adapter.borrowed[0]]),
         join=lambda embedded, features: (before(features), features),
+        normed=False,
     )
 
 
 # By the name of their class.
-_OURS: dict[str, Callable[[Any], Parts]] = {"EagleHead": _head, "FeatureHead": _feature_head, "ExitAdapter": _exit}
+_OURS: dict[str, Callable[[Any], Parts]] = {
+    "EagleHead": _head,
+    "FeatureHead": _feature_head,
+    "MtpHead": _mtp_head,
+    "ExitAdapter": _exit,
+}
 
 
 def _attention(layer: Any, config: Any) -> Attention | None:

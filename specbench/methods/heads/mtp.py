@@ -1,7 +1,8 @@
 """MTP: multi-token-prediction modules draft a chain (DeepSeek-V3, arXiv 2412.19437). Lossless.
 
 They are those of the target's checkpoint, or one that was trained for a target without (FastMTP, arXiv 2509.18362).
-With several modules each drafts a token; a single one is applied again and again, as engines do.
+With several modules each drafts a token; a single one is applied again and again, as engines do. One whose layer is
+plain attention and a plain MLP drafts as EAGLE's heads do; all others are computed by transformers.
 """
 
 from collections.abc import Sequence
@@ -18,10 +19,12 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.models.heads import fingerprint, load_once, shipped
 from specbench.engine.models.mtp import KIND, load_modules, stored_modules
 from specbench.engine.models.mtp_drafts import Modules
+from specbench.engine.models.mtp_head import as_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST, Session
 from specbench.engine.speculate import Headed, read_once
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
+from specbench.methods.heads.eagle3 import EagleDrafter, head_session
 
 
 class Settings(Base):
@@ -72,9 +75,9 @@ class Mtp(Headed, Stateless):
 
     lossless = True
 
-    def __init__(self, target: Session, drafter: MtpDrafter, hashes: dict[str, str]) -> None:
+    def __init__(self, target: Session, drafter: MtpDrafter | EagleDrafter, steps: int, hashes: dict[str, str]) -> None:
         self.target, self.drafter, self.hashes = target, drafter, hashes
-        self.gamma = drafter.modules.steps
+        self.gamma = steps
         self.reach = 1 + self.gamma
 
 
@@ -87,8 +90,14 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     count = model.num_mtp_layers
     if count > 1 and settings.steps > count:
         raise UserError(f"mtp.steps={settings.steps}: this target has {count} modules of a token each; give no more")
-    drafter = MtpDrafter(Modules(model, settings.steps or usual), pair.vocabulary, watch)
-    return Mtp(pair.session("target", watch), drafter, hashes)
+    steps = settings.steps or usual
+    head = pair.runtime.once((KIND, settings.head, "head"), lambda: as_head(model, pair.vocabulary))
+    drafter: MtpDrafter | EagleDrafter
+    if head:
+        drafter = EagleDrafter(head, head_session(head, pair, watch), LAST, steps + 1, 1, steps - 1)
+    else:
+        drafter = MtpDrafter(Modules(model, steps), pair.vocabulary, watch)
+    return Mtp(pair.session("target", watch), drafter, steps, hashes)
 
 
 def loaded(head: str, pair: Pair) -> tuple[tuple[Any, int], dict[str, str]]:
