@@ -19,7 +19,7 @@ set -eu
 export OUT=${OUT:-runs/gpu} KEPT=${KEPT:-build/gpu-model} LIMIT=${LIMIT:-64}
 stages="gates widths rounds bench shapes smollm2 heads"
 weights="target draft weak"
-heads_of="eagle3 eagle medusa hydra dflash hass"
+heads_of="eagle3 eagle medusa hydra dflash hass mtp"
 model=SmolLM2-135M-Instruct.Q4_1.gguf
 
 # What a machine with torch and transformers lacks: lm-eval and what it needs, and this package's own needs.

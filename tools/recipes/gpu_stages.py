@@ -289,7 +289,7 @@ def drafters(name: str, dtype: str, methods: dict[str, dict[str, Any]], tiny: bo
     return found
 
 
-HEADS = ("vanilla", "sps", "eagle3", "eagle", "medusa", "hydra", "dflash", "eagle2", "pld")
+HEADS = ("vanilla", "sps", "eagle3", "eagle", "medusa", "hydra", "dflash", "mtp", "eagle2", "pld")
 
 
 def rounds(tiny: bool) -> dict[str, Any]:
