@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pandas as pd
 
+from specbench.analysis.context import Context
 from specbench.report.finding import Finding, Sheet, bounds, number
-from specbench_extras.context.analysis import Context
 
 
 def view(figures: Context) -> Finding:
@@ -15,14 +15,18 @@ def view(figures: Context) -> Finding:
         "context",
         "BY POSITION IN THE CONTEXT",
         [
-            Sheet(["before", "docs", "rounds", "τ", "α", "target", "draft", "token"], places, "rounds"),
+            Sheet(["before", "docs", "rounds", "τ", "α"], places, "rounds"),
+            Sheet(["before", "tok/s", "speedup", "target", "draft", "token"], _rows(figures.places, _speed), "speed"),
             Sheet(["prompt", "docs", "prefill", "a token", "decode", "memory"], prompts, "texts"),
         ],
         notes=[
             "rounds: by the tokens before them, of prompt and text; α: accepted share of the tokens that were tested; "
-            "[ ]: 95 %, over documents; target, draft: ms of a forward; token: ms of a round over its tokens; medians",
-            "texts: by the tokens of their prompts; prefill: ms, and per prompt token; decode: ms per token after it, "
-            "pooled; memory: peak in MB (on a CPU the largest size of the process so far, whatever the method)",
+            "[ ]: 95 %, over documents; the turns of a conversation are one",
+            "speed: tok/s of these rounds; speedup: over the baseline's rounds there; target, draft: ms of a forward; "
+            "token: ms of a round over its tokens; medians",
+            "texts: by the tokens of their prompts; prefill: ms, and per token that was not cached; decode: ms per "
+            "token after it, pooled; memory: peak in MB (on a CPU the largest size of the process so far, whatever the "
+            "method)",
         ],
         facts={"places": figures.places, "prompts": figures.prompts},
     )
@@ -35,7 +39,7 @@ def _rows(table: pd.DataFrame, figures: Callable[["pd.Series[float]"], list[str]
         rows.append([str(method)])
         for _, row in part.iterrows():
             end = f" to {row['to'] - 1:.0f}" if math.isfinite(row["to"]) else " on"
-            rows.append([f"  {row['from']:.0f}{end}", f"{row['documents']:.0f}", *figures(row)])
+            rows.append([f"  {row['from']:.0f}{end}", *figures(row)])
     return rows
 
 
@@ -44,10 +48,19 @@ def _ms(seconds: float) -> str:
 
 
 def _place(row: "pd.Series[float]") -> list[str]:
-    alpha = number(row["alpha"], ".3f") + bounds(row["alpha_low"], row["alpha_high"], ".3f")
-    return [f"{row['rounds']:.0f}", number(row["tau"]), alpha, *(_ms(row[key]) for key in ("target", "draft", "token"))]
+    counts = f"{row['documents']:.0f}", f"{row['rounds']:.0f}"
+    return [*counts, _interval(row, "tau", ".2f"), _interval(row, "alpha", ".3f")]
+
+
+def _speed(row: "pd.Series[float]") -> list[str]:
+    times = [_ms(row[key]) for key in ("target", "draft", "token")]
+    return [_interval(row, "speed", ".3g"), _interval(row, "speedup", ".2f"), *times]
+
+
+def _interval(row: "pd.Series[float]", name: str, digits: str) -> str:
+    return number(row[name], digits) + bounds(row[f"{name}_low"], row[f"{name}_high"], digits)
 
 
 def _prompt(row: "pd.Series[float]") -> list[str]:
     times = [_ms(row[key]) for key in ("prefill", "prefill_token", "token")]
-    return [*times, number(row["memory"] / 1e6, ".0f")]
+    return [f"{row['documents']:.0f}", *times, number(row["memory"] / 1e6, ".0f")]

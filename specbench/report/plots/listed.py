@@ -43,6 +43,9 @@ KINDS = {
     "forwards": Kind(
         "rounds.forwards", "milliseconds of a target forward by the width of its block and by its context"
     ),
+    "context": Kind(
+        "context.context", "α, τ and speedup by the tokens before a round, of prompt and text, with intervals"
+    ),
     "reliability": Kind(
         "calibration.reliability", "predicted chance of draft tokens against the share that was accepted"
     ),

@@ -1,6 +1,7 @@
 """Acceptance and time by the place in the context, and what a prompt costs: prefill, memory and decode separately.
 
-A round belongs to the number of tokens before it: those of the prompt, and those that are committed.
+A round belongs to the number of tokens before it: those of the prompt, and those that are committed. Intervals are over
+documents; the turns of one conversation, whose contexts are alike, count as one.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 
 from specbench.analysis import metrics
 from specbench.analysis.drafts import tokens_before
+from specbench.base.stats import Interval, Paired, pooled_rate, speedup
 from specbench.config import UserError
 from specbench.results.stored import StoredRun
 
@@ -24,10 +26,12 @@ COUNTS = {name: pc.field(name) for name in ROUND} | {name: metrics.COUNTS[name] 
 class Context:
     """Two tables, of all tasks together, with a row for each method and span of tokens, `from` up to below `to`.
 
-    `places`: rounds that begin there: documents, rounds, tokens, tau, alpha with its interval over documents; medians
-    in seconds: target (a target forward), draft (a draft forward), and token (a round's seconds over its tokens).
+    `places`: rounds that begin there: documents, rounds, tokens; with their 95 % intervals tau, alpha, speed (tokens a
+    second) and speedup (over the baseline, in the documents of which both have rounds there); medians in seconds:
+    target (a target forward), draft (a draft forward), and token (a round's seconds over its tokens).
     `prompts`: texts whose prompt is so long: documents, prefill and prefill_token (medians in seconds, of a prompt and
-    of one of its tokens), token (decode seconds of a token, pooled), and memory (peak in bytes, the median).
+    of one of its tokens that were not cached), token (decode seconds of a token, pooled), and memory (peak in bytes,
+    the median).
     """
 
     places: pd.DataFrame
@@ -41,14 +45,48 @@ def context(run: StoredRun) -> Context:
     if prompts.empty:
         raise UserError(f"{run.folder} does not tell how many tokens its prompts have; choose a run of specbench's own")
     texts = metrics.per_document(samples, run.rounds()).join(prompts, how="inner").reset_index()
+    names, kept = _conversations(run), _kept(run)
+    texts["read"] = texts.prompt_tokens - [kept.get(key, 0) for key in zip(texts.task, texts.doc_id, strict=True)]
     rounds = run.rounds().to_table(COUNTS, filter=~pc.field("warmup")).to_pandas()
     rounds = rounds.join(prompts, on=metrics.SAMPLE, how="inner")
     rounds["context"] = rounds.prompt_tokens + 1 + tokens_before(rounds)  # 1: the prefill's token
     methods = [spec.name for spec in run.plan.methods]
+    rounds["text"] = [names.get(key, key[1]) for key in zip(rounds.task, rounds.doc_id, strict=True)]
     decoding = rounds[rounds["round"] > 0]
-    return Context(
-        _spans(decoding, decoding.context, methods, _places), _spans(texts, texts.prompt_tokens, methods, _prompts)
+    places = _spans(decoding, decoding.context, methods, _places)
+    faster = pd.DataFrame(
+        {
+            **dict(zip(("method", "from"), key, strict=True)),
+            **metrics.interval_columns("speedup", _speedup(decoding, run.plan.against(str(key[0])), *key)),
+        }
+        for key in zip(places.method, places["from"], strict=True)
     )
+    places = places.merge(faster, on=["method", "from"]) if len(places) else places
+    return Context(places, _spans(texts, texts.prompt_tokens, methods, _prompts))
+
+
+def _conversations(run: StoredRun) -> dict[tuple[str, int], str]:
+    """The conversation of each turn, by task and document, in runs of prompts of their own."""
+    turns = zip(run.manifest["requests"], run.manifest.get("prompts") or [], strict=False)
+    return {(task, doc_id): f"conversation {name}" for (task, doc_id, *_), (name, _, _) in turns}
+
+
+def _kept(run: StoredRun) -> dict[tuple[str, int], int]:
+    """How many tokens of each prompt were cached from the turn before, by task and document."""
+    turns = zip(run.manifest["requests"], run.manifest.get("kept_tokens") or [], strict=False)
+    return {(task, doc_id): count for (task, doc_id, *_), count in turns}
+
+
+def _speedup(rounds: pd.DataFrame, base: str | None, method: str, start: int) -> Interval | None:
+    """Seconds per token of the baseline over the method's, of rounds that begin in the span from `start` on."""
+    end = next(edge for edge in (*EDGES, np.inf) if edge > start)
+    there = rounds[(rounds.context >= start) & (rounds.context < end) & rounds.method.isin([method, base])]
+    if base is None or base == method or {method, base} - {*there.method} or there.seconds.isna().any():
+        return None
+    sums = there.groupby(["task", "text", "method"])[["seconds", "committed"]].sum().unstack("method")
+    both = sums.dropna()
+    columns = [both[what, name].to_numpy(float) for name in (base, method) for what in ("seconds", "committed")]
+    return speedup(Paired(*columns)) if len(both) else None
 
 
 def _spans(
@@ -70,14 +108,17 @@ def _spans(
 
 def _places(rounds: pd.DataFrame) -> dict[str, object]:
     """The figures of rounds that begin in one span."""
-    documents = rounds.groupby(["task", "doc_id"])[["A", "J"]].sum()
+    timed = rounds.seconds.notna().all()
+    documents = rounds.assign(R=1).groupby(["task", "text"])[["A", "J", "R", "committed", "seconds"]].sum()
+    counts = {name: documents[name].to_numpy(float) for name in ("R", "committed", "seconds")}
     drafting = rounds[rounds.draft_forwards > 0]
     return {
         "documents": len(documents),
         "rounds": len(rounds),
         "tokens": int(rounds.committed.sum()),
-        "tau": rounds.committed.sum() / len(rounds),
+        **metrics.interval_columns("tau", pooled_rate(counts["committed"], counts["R"])),
         **metrics.share_columns("alpha", documents.A, documents.A + documents.J),
+        **metrics.interval_columns("speed", pooled_rate(counts["committed"], counts["seconds"]) if timed else None),
         "target": rounds.target_seconds.median(),
         "draft": (drafting.draft_seconds / drafting.draft_forwards).median(),
         "token": (rounds.seconds / rounds.committed.replace(0, np.nan)).median(),
@@ -91,7 +132,7 @@ def _prompts(texts: pd.DataFrame) -> dict[str, object]:
     return {
         "documents": len(texts[["task", "doc_id"]].drop_duplicates()),
         "prefill": texts.prefill.median(),
-        "prefill_token": (texts.prefill / texts.prompt_tokens).median(),
+        "prefill_token": (texts.prefill / texts["read"]).median(),
         "token": timed.decode.sum() / tokens if tokens else np.nan,
         "memory": texts.memory.median(),
     }
