@@ -79,8 +79,8 @@ def _kept(run: StoredRun) -> dict[tuple[str, int], int]:
 
 def _speedup(rounds: pd.DataFrame, base: str | None, method: str, start: int) -> Interval | None:
     """Seconds per token of the baseline over the method's, of rounds that begin in the span from `start` on."""
-    end = next(edge for edge in (*EDGES, np.inf) if edge > start)
-    there = rounds[(rounds.context >= start) & (rounds.context < end) & rounds.method.isin([method, base])]
+    inside = (rounds.context >= start) & (rounds.context < end_of(start))
+    there = rounds[inside & rounds.method.isin([method, base])]
     if base is None or base == method or {method, base} - {*there.method} or there.seconds.isna().any():
         return None
     sums = there.groupby(["task", "text", "method"])[["seconds", "committed"]].sum().unstack("method")
@@ -96,14 +96,24 @@ def _spans(
     figures: Callable[[pd.DataFrame], dict[str, object]],
 ) -> pd.DataFrame:
     """A row of `figures` for each method and span that has any rows."""
-    span = pd.cut(lengths.astype(float), [*EDGES, np.inf], right=False, labels=False)
+    span = spans_of(lengths)
     table = []
     for method in methods:
         mine = rows.method == method
-        for at in sorted(span[mine].dropna().unique()):
-            bounds = (*EDGES, np.inf)[int(at) : int(at) + 2]
-            table.append({"method": method, "from": bounds[0], "to": bounds[1]} | figures(rows[mine & (span == at)]))
+        for start in sorted(span[mine].dropna().unique()):
+            bounds = {"from": int(start), "to": end_of(start)}
+            table.append({"method": method} | bounds | figures(rows[mine & (span == start)]))
     return pd.DataFrame(table)
+
+
+def spans_of(lengths: "pd.Series[float]") -> "pd.Series[float]":
+    """The first length of the span that each is in."""
+    return pd.cut(lengths.astype(float), [*EDGES, np.inf], right=False, labels=EDGES).astype(float)
+
+
+def end_of(start: float) -> float:
+    """The first length after the span that begins at `start`."""
+    return float(next(edge for edge in (*EDGES, np.inf) if edge > start))
 
 
 def _places(rounds: pd.DataFrame) -> dict[str, object]:

@@ -16,6 +16,9 @@ import pandas as pd
 import torch
 
 from specbench import config, methods
+from specbench.analysis.context import end_of, spans_of
+from specbench.analysis.metrics import interval_columns
+from specbench.base.stats import pooled_rate
 from specbench.base.untrusted import BRIEF, parse_json, read_lines
 from specbench.config import UserError
 from specbench.config.prompts import NEW_TOKENS, prompt_lines
@@ -38,12 +41,13 @@ NOTHING = "nothing to replay: no text has a second generated token"
 
 @dataclass(frozen=True)
 class Trace:
-    """A recorded text, as token ids."""
+    """A recorded text, as token ids; texts of one conversation have one `document`."""
 
     prompt: list[int]
     generated: list[int]
     task: str
     id: str
+    document: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,8 @@ def read_trajectories(path: Path, pair: str) -> list[Trace]:
     for request, (name, _, turn) in zip(file.requests(), file.places(), strict=True):
         ids = models.tokenizer(file.recorded(request), add_special_tokens=False)["input_ids"]
         end = next((at for at, token in enumerate(ids, 1) if token in models.eos_ids), len(ids))
-        traces.append(Trace(encode(models, request.prompt), ids[:end], request.task, f"{name}, turn {turn}"))
+        prompt = encode(models, request.prompt)
+        traces.append(Trace(prompt, ids[:end], request.task, f"{name}, turn {turn}", str(name)))
     return traces
 
 
@@ -153,7 +158,7 @@ def replay(
     for texts, trace in enumerate(traces, 1):
         drafts = positions(drafter, gamma, trace)
         committed = rounds(drafter, gamma, trace)
-        labels = {"text": texts, "id": trace.id, "task": trace.task}
+        labels = {"text": texts, "id": trace.id, "task": trace.task, "document": trace.document or str(texts)}
         before = len(trace.prompt)
         rows += [
             labels | row | {"context": before + row["position"], "committed": committed.get(row["position"])}
@@ -238,6 +243,21 @@ def _figures(positions: pd.DataFrame) -> dict[str, float]:
         "tau": float(rounds.mean()),  # committed tokens a round
         "microseconds": float(positions.microseconds.mean()),
     }
+
+
+def by_context(replayed: Replayed) -> pd.DataFrame:
+    """Figures by the tokens before a position, of all tasks together; `tau` has its 95 % interval over documents.
+
+    A round counts where it begins. The turns of a conversation are one document.
+    """
+    span = spans_of(replayed.positions.context)
+    rows = []
+    for start, mine in replayed.positions.groupby(span):
+        rounds = mine.dropna(subset=["committed"]).groupby("document").committed.agg(["sum", "size"]).astype(float)
+        tau = pooled_rate(rounds["sum"].to_numpy(), rounds["size"].to_numpy())
+        bounds = {"from": int(start), "to": end_of(start), "documents": mine.document.nunique()}
+        rows.append(bounds | _figures(mine) | interval_columns("tau", tau))
+    return pd.DataFrame(rows)
 
 
 def by_depth(replayed: Replayed) -> pd.DataFrame:

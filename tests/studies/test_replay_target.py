@@ -339,6 +339,20 @@ def test_only_methods_that_draft_without_a_model_have_a_drafter():
     assert set(results) <= {"pld", "rest", "sam", "suffix"} and {"pld", "suffix"} <= set(results)
 
 
+def test_rounds_by_the_tokens_before_them_by_hand():
+    """Two documents, the second of two texts: of each 130 tokens, then a copy of what came 4 tokens before."""
+    talk = [1, 2, 3, 4] * 32
+    texts = [
+        Trace([*talk[:120]], [*talk[120:]], "-", "a", "one"),
+        Trace([*talk[:120]], [*talk[120:]], "-", "b", "two"),
+        Trace([*talk], [*talk[:8]], "-", "c", "two"),
+    ]
+    table = replaying.by_context(replay("pld", drafter(pld(ngram=1), None, CPU), 3, texts))
+    assert table[["from", "to", "documents", "positions"]].to_numpy().tolist() == [[0, 128, 2, 14], [128, 256, 1, 7]]
+    # Seven tokens after the first: a round of four begins after 121 tokens, one of the last three after 125.
+    assert table.tau.to_list() == [7 / 2, 7 / 2] and table.rounds.to_list() == [4, 2]
+
+
 TALK = [
     {"role": "user", "content": "Ann has 3 pens and Bob has 14 pens."},
     {"role": "assistant", "content": "Ann has 3 pens."},
