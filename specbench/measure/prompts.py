@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from specbench.base.console import warn
 from specbench.base.untrusted import brief
 from specbench.config import SUITES, TaskLine, UserError
 from specbench.engine.models.folders import model_folder
@@ -169,12 +170,15 @@ def within_window(
     tasks.leave_out([request for request, fit in zip(requests, fits, strict=True) if not fit])
     for task in dict.fromkeys(request.task for request in requests):
         turns = [(r, len(prompt)) for r, prompt in zip(requests, prompts, strict=True) if r.task == task]
-        if tasks.left_out.get(task) == len(turns):
+        out = tasks.left_out.get(task, 0)
+        if 0 < out < len(turns):
+            warn(f"{task}: {out} of {len(turns)} turns left out: {pair.name} has {pair.window} positions")
+        if out == len(turns):
             shortest = min(length for _, length in turns)
             raise UserError(
-                f"{task}: no turn fits {pair.name}, which reads {pair.context} tokens; the shortest has {shortest} "
-                f"before an answer of {turns[0][0].max_new_tokens} and a draft of up to {reach}: choose a pair with a "
-                "longer context, or shorter answers (--max-new-tokens)"
+                f"{task}: no turn fits {pair.name}, which has {pair.window} positions; the shortest has {shortest} "
+                f"tokens before an answer of {turns[0][0].max_new_tokens} and a draft of up to {reach}: choose a pair "
+                "with a longer context, or shorter answers (--max-new-tokens)"
             )
     return tasks.requests(), [prompt for prompt, fit in zip(prompts, fits, strict=True) if fit]
 
@@ -187,7 +191,7 @@ def check_lengths(requests: list[Request], prompts: list[list[int]], pair: Pair,
             answers = f" in each of {request.turn + 1} turns" if request.turn else ""
             raise UserError(
                 f"{request.task}, document {request.doc_id}: {len(prompt)} prompt tokens, {request.max_new_tokens} new "
-                f"ones{answers} and a draft of up to {reach} need {need} positions, but {pair.name} has {pair.context};"
+                f"ones{answers} and a draft of up to {reach} need {need} positions, but {pair.name} has {pair.window};"
                 " use smaller drafts (--set), shorter answers (--max-new-tokens), fewer shots (a suite of your own), "
                 "fewer documents (--limit) or a pair with a longer context"
             )

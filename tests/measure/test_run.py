@@ -129,9 +129,9 @@ def test_positions_are_consistent(whole):
 def test_a_sample_may_take_every_position_there_is():
     """A prompt of 3 tokens, 5 new ones and drafts of 4."""
     request = Request("sums", 7, "", (), 5, "", "")
-    check_lengths([request], [[1, 2, 3]], SimpleNamespace(name="made", context=12), 4)
+    check_lengths([request], [[1, 2, 3]], SimpleNamespace(name="made", context=12, window="12"), 4)
     with pytest.raises(UserError, match=r"sums, document 7: .* need 12 positions, but made has 11"):
-        check_lengths([request], [[1, 2, 3]], SimpleNamespace(name="made", context=11), 4)
+        check_lengths([request], [[1, 2, 3]], SimpleNamespace(name="made", context=11, window="11"), 4)
 
 
 def test_limits_are_of_the_longest_text_and_a_combination_is_not_the_targets_law(make_plan):

@@ -1,6 +1,8 @@
 """Runs over recorded conversations: equal contexts, a cache that is kept from turn to turn or cold, and the window."""
 
+import copy
 import json
+from dataclasses import replace
 
 import pytest
 from refusals import one_line_error
@@ -12,7 +14,8 @@ from specbench.engine.prefix import LEAST
 from specbench.engine.session import Session
 from specbench.measure import loop
 from specbench.measure.gate import admit
-from specbench.measure.prepare import prepare
+from specbench.measure.prepare import load_models, prepare
+from specbench.measure.prompts import check_lengths, encode_all, load_tasks, within_window
 from specbench.plan import resolve_plan
 from specbench.results.stored import StoredRun
 
@@ -121,8 +124,27 @@ def test_turns_beyond_the_window_are_left_out_and_counted(place, tmp_path, monke
     assert "agent: 2 documents left out: their prompts leave no room in the models' window" in " ".join(shown.split())
     assert set(samples_of(tmp_path / "it").doc_id) == {0}
     path.write_text(json.dumps(line(["x " * 2500, "No."])) + "\n")
-    with one_line_error("agent: no turn fits", "reads 2048 tokens", "--max-new-tokens"):
+    with one_line_error("agent: no turn fits", "has 2048 positions", "--max-new-tokens"):
         prepare(admit(planned(place, path, ["pld"])), None)
+
+
+def test_a_draft_that_reads_less_is_named(place, file, tmp_path):
+    """What is too long for the draft alone is left out, and refused where prompts are the user's."""
+    plan = planned(place, file, ["sps"])
+    pair = load_models(plan)
+    shorter = copy.copy(pair.models["draft"])
+    shorter.config = copy.deepcopy(shorter.config)
+    shorter.config.max_position_embeddings = 100
+    short = replace(pair, models=pair.models | {"draft": shorter})
+    assert (pair.window, short.window) == ("2048", "100 (as its draft reads no more; the target reads 2048)")
+    tasks = load_tasks(plan, short)
+    prompts = encode_all(short, [request.prompt for request in tasks.requests()])
+    lengths = [len(prompt) for prompt in prompts]
+    with one_line_error("as its draft reads no more"):
+        check_lengths(tasks.requests(), prompts, short, 3)
+    requests, fitting = within_window(tasks, tasks.requests(), prompts, short, 3)
+    assert [len(prompt) for prompt in fitting] == [length for length in lengths if length + 12 + 3 <= 100]
+    assert tasks.left_out == {"agent": len(lengths) - len(requests)} and len(requests) == len(fitting) > 0
 
 
 def test_batches_need_a_cold_cache(place, file, whole, tmp_path):

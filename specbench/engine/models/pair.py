@@ -140,9 +140,19 @@ class Pair:
     @cached_property
     def context(self) -> int:
         """The longest sequence that every model can read; a translated one does not count, as it may cut the text."""
-        return min(
-            (positions(model) for role, model in self.models.items() if role not in self.translations), default=2**31
-        )
+        return min(self._windows.values(), default=2**31)
+
+    @property
+    def window(self) -> str:
+        """The context in words, with the model that bounds it where the target reads more."""
+        shortest = min(self._windows, key=self._windows.__getitem__, default="target")
+        if self.context == self._windows.get("target", self.context):
+            return str(self.context)
+        return f"{self.context} (as its {shortest} reads no more; the target reads {self._windows['target']})"
+
+    @cached_property
+    def _windows(self) -> dict[str, int]:
+        return {role: positions(model) for role, model in self.models.items() if role not in self.translations}
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
