@@ -58,15 +58,13 @@ def execute(
     Raises:
         UserError: the plan cannot be carried out, or another process writes this folder.
     """
-    admitted = admit(plan)
-    before, began = setup_seconds(pair) if pair else {}, now()
+    admitted, before, began = admit(plan), setup_seconds(pair) if pair else {}, now()
     with claimed(folder):
         with importing():  # what is loaded stays, too
             work = prepare(admitted, folder, pair, shard)
         work.spent.add("loading", now() - began)
         part = StoredRun(folder).shard
-        number = worker or (part.shard.number if part else 0)
-        origin = environment.origin(work.pair.device) | {"worker": number}
+        origin = environment.origin(work.pair.device) | {"worker": worker or (part.shard.number if part else 0)}
         recorder = Recorder(folder, warn, work.begins_task, work.span.start, origin)
         work.keep_prompts(folder)
         if recorder.merged and work.clients:
