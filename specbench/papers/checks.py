@@ -1,6 +1,6 @@
 """Which claims of the papers hold in our runs: the sign of each claim, on each of its data sets once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +40,7 @@ class Check:
     paper: str
     table: int
     claim: str
-    verdict: str  # one of VERDICTS, mixed, not judged, or not measured
+    verdict: str  # one of VERDICTS, how often which of them, not judged, or not measured
     baseline: str = "-"  # our method that the claim's is compared with
     data_sets: int = 0  # that count: pair, sampling and task
     documents: int = 0  # of the smallest of these data sets
@@ -59,6 +59,7 @@ class Compared:
     text: str
     data_sets: int
     documents: int
+    value: float  # the difference or the ratio
 
 
 def claims(chosen: Sequence[Paper], ours: Ours) -> list[Check]:
@@ -96,7 +97,7 @@ def _of_cells(paper: Paper, claim: CellClaim, ours: Ours) -> Check:
         paper.paper,
         claim.table,
         claim.text,
-        _together([verdict for verdict, places in parts.items() if places]),
+        together({verdict: len(places) for verdict, places in parts.items()}, claim.everywhere),
         data_sets=len(cells),
         tests=sum(len(parts[verdict]) for verdict in VERDICTS[:3]),
         bound="-" if claim.above is None else f"95 % interval above {claim.above:g} {figures[0].unit}",
@@ -114,28 +115,33 @@ def _beyond(cell: Cell, above: float | None) -> str:
 
 def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
     """A claim, on each of its tasks and pairs that we have."""
+    if claim.needs:
+        return Check(paper.paper, claim.table, claim.text, MISSING, detail=f"needs {claim.needs}, which is not here")
     results: list[Compared] = []
     missing: list[str] = []
     baselines: dict[str, None] = {}
     for pair in ours.of_table(paper, claim.table):
         higher = pair.method(paper, claim.table, claim.higher, claim.higher_setting)
-        lower = pair.method(paper, claim.table, claim.lower, claim.lower_setting)
-        if higher is None or lower is None or claim.metric not in RATES:
-            missing.append(claim.higher if higher is None else claim.lower if lower is None else claim.metric)
+        lowers = _lowers(pair, paper, claim)
+        if higher is None or None in lowers.values() or claim.metric not in RATES:
+            lacking = [name for name, label in lowers.items() if label is None]
+            missing.append(claim.higher if higher is None else lacking[0] if lacking else claim.metric)
             continue
         every = pair.figures(paper, claim.table)
         figures = [figure for figure in every if claim.tasks is None or figure.task in claim.tasks]
         if any(figure.is_average for figure in figures):  # an average stands for all tasks of its table, one by one
             figures += every
         for sampling, name, tasks in once(_places(paper, figures, pair, claim.without)):
-            if comparable(pair, (higher, lower), claim.metric):
-                compared = _compare(pair, claim, (higher, lower), sampling, name, tasks)
-                results += [compared] if compared else []
-        baselines |= {lower: None}
+            against = [low for low in lowers.values() if low and comparable(pair, (higher, low), claim.metric)]
+            of_each = [_compare(pair, claim, (higher, low), sampling, name, tasks) for low in against]
+            results += sorted(filter(None, of_each), key=lambda compared: compared.value)[
+                :1
+            ]  # against the best of them
+        baselines |= dict.fromkeys(filter(None, lowers.values()))
     if not results:
         why = f"no {missing[0]} in these runs" if missing else "none of its tasks in these runs"
         why = why if any(ours.of_table(paper, claim.table)) else "none of its pairs is met by one of these runs"
-        return Check(paper.paper, claim.table, claim.text, "not measured", detail=why)
+        return Check(paper.paper, claim.table, claim.text, MISSING, detail=why)
     notes = dict.fromkeys(note for pair in ours.of_table(paper, claim.table) for note in paper.notes(claim, pair.pair))
     parts: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
     several = {name: len({getattr(result, name) for result in results}) > 1 for name in ("pair", "sampling")}
@@ -146,7 +152,7 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
         paper.paper,
         claim.table,
         claim.text,
-        _together([verdict for verdict, places in parts.items() if places]),
+        together({verdict: len(places) for verdict, places in parts.items()}),
         baseline=", ".join(baselines),
         data_sets=sum(result.data_sets for result in results),
         documents=min(result.documents for result in results),
@@ -156,10 +162,29 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
     )
 
 
-def _together(verdicts: Sequence[str]) -> str:
-    """One verdict for several data sets. Those that are void or too small take no part where others decide."""
-    deciding = [verdict for verdict in verdicts if verdict in VERDICTS[:3]] or verdicts
-    return deciding[0] if len(deciding) == 1 else "mixed"
+def together(counts: Mapping[str, int], everywhere: bool = False) -> str:
+    """One verdict for several data sets, given how many have which: theirs, if all that decide agree, else the counts.
+
+    Those that are void or too small take no part where others decide. What is claimed to be so `everywhere` fails with
+    one of them.
+    """
+    known = {verdict: count for verdict, count in counts.items() if count}
+    deciding = [verdict for verdict in known if verdict in VERDICTS[:3]] or list(known)
+    if everywhere and "fails" in known:
+        return "fails"
+    if len(deciding) == 1:
+        return deciding[0]
+    (first, count), *others = known.items()
+    return ", ".join([f"{first} on {count} of {sum(known.values())}", *(f"{name} on {n}" for name, n in others)])
+
+
+def _lowers(pair: OnPair, paper: Paper, claim: Claim) -> dict[str, str | None]:
+    """Our labels of what a claim's method is compared with, by name; None for what was not run."""
+    rivals = {spec.name: pair.label(spec) for spec in paper.rivals(claim)}
+    in_table = (
+        {} if claim.lower_with else {claim.lower: pair.method(paper, claim.table, claim.lower, claim.lower_setting)}
+    )
+    return in_table | rivals
 
 
 def comparable(pair: OnPair, labels: Sequence[str], metric: str) -> bool:
@@ -222,7 +247,8 @@ def _compare(
         verdict, text = "void", f"{text}, alike: {alike}"
     elif not claim.loss and (broken := [label for label in labels if collapsed(ours, sampling, tasks, label)]):
         verdict, text = "void", f"{text}, where {broken[0]} collapsed"
-    return Compared(verdict, ours.pair, sampling, f"{name} {text}", len(tasks), documents)
+    where = f"{name} (against {labels[1]})" if claim.rivals else name
+    return Compared(verdict, ours.pair, sampling, f"{where} {text}", len(tasks), documents, figure.value)
 
 
 def decode_alike(ours: OnPair, labels: tuple[str, str], sampling: str, tasks: Sequence[str], metric: str) -> str | None:

@@ -173,7 +173,9 @@ def needed(
                     continue
                 task = paper.tasks.get(figure.task)
                 here = {task, *task_info(task).counterparts} & {*tasks} if task else set()
-                for spec in filter(None, (paper.method_spec(figure, pair, ours) for ours in sorted(here))):
+                of_claims = [s for c in paper.claims if c.table == table and here for s in paper.rivals(c)]
+                of_cell = (paper.method_spec(figure, pair, ours) for ours in sorted(here))
+                for spec in (*filter(None, of_cell), *of_claims):
                     if paper.metrics.get(figure.metric) or figure.metric in paper.gains:
                         methods.setdefault(paper.sampling_of(figure), {})[spec.name] = spec
     return {sampling: list(specs.values()) for sampling, specs in methods.items()}

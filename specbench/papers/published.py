@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +97,19 @@ class Claim(Settings):
     without: list[str] = Field(default_factory=list)  # tasks of ours that are left out, also of a mixture
     loss: bool = False  # the claim is that `lower` loses accuracy; its collapse is what is claimed, and voids nothing
     same_rounds: bool = False  # the claim is about what the same rounds cost, so decoding alike does not void it
+    lower_with: dict[str, Any] = Field(
+        default_factory=dict
+    )  # at which `lower` is compared, where the table's own are unequal
+    rivals: list[str] = Field(default_factory=list)  # variants of `lower`, the best of which counts
+    needs: str | None = None  # what nothing here has, such as a target of 70B; the claim is not measured then
 
 
 class CellClaim(Settings):
     """What a table's cells of one printed metric claim, all or `method`'s, where ours are single figures of files.
 
     `above` is what our figure must exceed, in the printed unit, with its whole interval. Without it, or without an
-    interval, nothing tells how far a figure is from chance, and the claim is not judged.
+    interval, nothing tells how far a figure is from chance, and the claim is not judged. A claim about what is so
+    `everywhere` fails where one cell does.
     """
 
     table: int
@@ -111,6 +118,7 @@ class CellClaim(Settings):
     method: str | None = None
     above: float | None = None
     settings: list[str] | None = None  # as printed: only cells with one of these
+    everywhere: bool = False
 
     def counts(self, figure: "Figure") -> bool:
         return self.settings is None or figure.setting in self.settings
@@ -200,17 +208,22 @@ class Paper(Settings):
         chosen = [choice for ref in refs if (choice := ref.on(pair)) and choice.method in (claim.higher, claim.lower)]
         return [choice.note for choice in chosen if choice.note]
 
+    def rivals(self, claim: Claim) -> list[MethodSpec]:
+        """What a claim compares with that is in no row of its table: `lower` at equal settings, and its variants."""
+        return [
+            *([with_values(claim.lower, claim.lower_with, self.paper)] if claim.lower_with else []),
+            *(config.load_method(name) for name in claim.rivals),
+        ]
+
     def method_spec(self, figure: Figure, pair: str, task: str = "") -> MethodSpec | None:
         """The method of a figure with its settings, on a pair and a task of ours; None if we cannot run it."""
         chosen = self.choice(figure.method, pair)
         if chosen is None:
             return None
-        spec = config.load_method(chosen.method)
         settings = {**chosen.settings, **chosen.by_task.get(task, {}), **self._settings(figure)}
-        if not settings.keys() <= spec.settings.keys():
+        if not settings.keys() <= config.load_method(chosen.method).settings.keys():
             return None
-        changed = {key: Setting(value=v, source=self.paper) for key, v in settings.items() if v != spec.values[key]}
-        return config.variant(spec, changed)
+        return with_values(chosen.method, settings, self.paper)
 
     def _settings(self, figure: Figure) -> dict[str, Any]:
         """A figure's settings by our names."""
@@ -220,6 +233,13 @@ class Paper(Settings):
             if ours and not (key == DECODING and value in self.decoding):
                 settings[ours.name] = ours.values.get(str(value), value)
         return settings
+
+
+def with_values(name: str, settings: Mapping[str, Any], source: str) -> MethodSpec:
+    """A method by name with these settings, and its own for the others."""
+    spec = config.load_method(name)
+    changed = {key: Setting(value=v, source=source) for key, v in settings.items() if v != spec.values[key]}
+    return config.variant(spec, changed)
 
 
 def read_figures(path: Path) -> list[Figure]:

@@ -14,9 +14,10 @@ from specbench.base.folder import Folder, Member
 from specbench.config import SamplingSpec, UserError
 from specbench.measure.prompts import NoDocuments
 from specbench.papers import missing_runs, orders, published, reproduce
-from specbench.papers.checks import Check, difference, once
+from specbench.papers.checks import Check, difference, once, together
 from specbench.papers.on_pair import MISSING
 from specbench.papers.ours import Ours
+from specbench.papers.published import Claim
 from specbench.papers.side_by_side import side_by_side, written
 from specbench.papers.stored import Stored
 from specbench.results import records
@@ -395,8 +396,53 @@ def test_a_claim_that_holds_on_some_tasks(paper, tmp_path):
     one = StoredRun(make_run(tmp_path / "one"))
     other = StoredRun(make_run(tmp_path / "two", times=(1.0, 4.0, 0.25), tasks=("pocket_humaneval",)))
     judged = verdicts(paper, Ours([one, other]))["Spec is faster"]
-    assert judged.verdict == "mixed"
+    assert judged.verdict == "holds on 1 of 2, fails on 1"
     assert "holds: pocket_gsm8k" in judged.detail and "fails: pocket_humaneval" in judged.detail
+
+
+@pytest.mark.parametrize(
+    ("counts", "everywhere", "verdict"),
+    [
+        ({"holds": 3, "fails": 0, "void": 2}, False, "holds"),
+        ({"holds": 2, "undecided": 6}, False, "holds on 2 of 8, undecided on 6"),
+        ({"fails": 3, "undecided": 2}, True, "fails"),
+        ({"holds": 3, "undecided": 2}, True, "holds on 3 of 5, undecided on 2"),
+        ({"void": 1, "too few documents": 1}, False, "void on 1 of 2, too few documents on 1"),
+    ],
+)
+def test_one_verdict_of_several(counts, everywhere, verdict):
+    assert together(counts, everywhere) == verdict
+
+
+def judged(paper, ours, **claim):
+    """The check of one claim."""
+    claim = Claim(
+        **{"table": 1, "text": "it is so", "metric": "speedup_decode", "higher": "csd", "lower": "sps"} | claim
+    )
+    return verdicts(paper.model_copy(update={"claims": [claim]}), ours)["it is so"]
+
+
+def test_the_best_variant_of_a_rival_counts(paper, ours):
+    """Spec is twice as fast as the plain target, and a third as fast as another variant of its rival."""
+    alone, both = (judged(paper, ours, higher="sps", lower="vanilla", rivals=rivals) for rivals in ([], ["csd"]))
+    assert alone.verdict == "holds" and (both.verdict, both.baseline) == ("fails", "vanilla, csd")
+    assert both.detail.startswith("fails: pocket_gsm8k (against csd) 0.33 ×")
+    missing = judged(paper, ours, higher="sps", lower="vanilla", rivals=["pld"])
+    assert (missing.verdict, missing.detail) == (MISSING, "no pld in these runs")
+
+
+def test_a_claim_compares_at_equal_settings_or_not_at_all(paper, ours):
+    same, other = (judged(paper, ours, lower_with={"gamma": gamma}) for gamma in (4, 9))
+    assert (same.verdict, same.baseline) == ("holds", "sps[gamma=4]")
+    assert (other.verdict, other.detail) == (MISSING, "no sps[gamma=9] in these runs")
+    claim = Claim(table=1, text="", metric="tau", higher="csd", lower="sps", lower_with={"gamma": 12}, rivals=["pld"])
+    needed = missing_runs.needed([paper.model_copy(update={"claims": [claim]})], POCKET, "pocket", {"pocket_gsm8k"})
+    assert {"sps[gamma=12]", "pld"} <= {spec.name for spec in needed[SamplingSpec()]}
+
+
+def test_what_nothing_here_has_is_not_measured(paper, ours):
+    check = judged(paper, ours, needs="a target of 70B")
+    assert (check.verdict, check.detail) == (MISSING, "needs a target of 70B, which is not here")
 
 
 def test_methods_of_other_runs_compare_by_their_own_baselines(paper, tmp_path):
