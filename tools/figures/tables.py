@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pandas as pd
 
+from figures import provenance as provenance_index
 from figures.stored import RESULTS, table
 from specbench.base.stats import holm
 from specbench.report.columns import COLUMNS
@@ -280,6 +281,15 @@ def load() -> str:
     return _rows(["share", *methods.values()], lines)
 
 
+def provenance() -> str:
+    """Every file under results/ with the command that made it; files of one command share a line."""
+    by_command: dict[tuple[str, ...], list[str]] = {}
+    for row in provenance_index.read():
+        by_command.setdefault((row["command"], row["machine"], row["date"], row["commit"]), []).append(row["file"])
+    heads = ["file", "command", "machine", "stored on", "commit"]
+    return _rows(heads, [[", ".join(names), *of] for of, names in sorted(by_command.items(), key=lambda item: item[1])])
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "real": real,
     "table": bundled,
@@ -295,4 +305,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "cospec-weak": cospec_weak,
     "cospec-rewards": cospec_rewards,
     "load": load,
+    "provenance": provenance,
 }

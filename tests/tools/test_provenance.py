@@ -1,0 +1,69 @@
+"""Every file under results/ has a row in the index that says by which command, commit, machine and date it was made."""
+
+import json
+
+import pytest
+
+from figures import provenance
+
+
+def test_every_file_says_where_it_comes_from() -> None:
+    assert provenance.wrong() == []
+
+
+def test_commits_are_of_this_history() -> None:
+    if not provenance.head() or provenance.git("rev-parse", "--is-shallow-repository") == "true":
+        pytest.skip("no history here")
+    commits = {row["commit"] for row in provenance.read()}
+    assert len(commits) > 30 and [one for one in sorted(commits) if not provenance.exists(one)] == []
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Two files, one of which says where it was made, and an index of both."""
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "reference" / "one.csv").write_text("pair,documents,tau\npocket,7,1.5\npocket,9,1.5\n")
+    place = {"cpu": "Some", "cores": 4, "device": "cpu", "load": 1.25, "git": "0" * 12}
+    (tmp_path / "reference" / "two.json").write_text(json.dumps({"environment": place, "documents": 5}))
+    monkeypatch.setattr(provenance, "RESULTS", tmp_path)
+    monkeypatch.setattr(provenance, "INDEX", tmp_path / "provenance.csv")
+    monkeypatch.setattr(provenance, "head", lambda: "c0ffee")
+    empty = dict.fromkeys(provenance.COLUMNS, "")
+    rows = [
+        empty | {"file": f"reference/{name}", "command": "make it", "machine": "A"} for name in ("one.csv", "two.*")
+    ]
+    provenance.write(list(provenance.updated(rows)))
+    return tmp_path
+
+
+def test_a_new_row_gets_what_is_known_of_its_file(folder) -> None:
+    one, two = provenance.read()
+    assert (one["pair"], one["documents"], one["machine"], one["commit"]) == ("pocket", "9", "A", "c0ffee")
+    # The commit that it names is of no history here.
+    assert (two["documents"], two["machine"], two["load"], two["commit"]) == ("5", "Some, 4 cores", "1.2", "c0ffee")
+    assert one["date"] == two["date"] and provenance.wrong() == []
+
+
+def test_a_file_without_a_row_is_found(folder) -> None:
+    (folder / "reference" / "three.txt").write_text("3\n")
+    assert provenance.wrong() == ["reference/three.txt has no row in provenance.csv"]
+    (folder / "published").mkdir()
+    (folder / "published" / "paper.csv").write_text("of a paper\n")
+    assert len(provenance.wrong()) == 1
+
+
+def test_a_file_that_was_replaced_is_found(folder) -> None:
+    path = folder / "reference" / "one.csv"
+    path.write_text(path.read_text().replace("1.5", "1.6", 1))
+    assert provenance.wrong() == ["reference/one.csv is another file: python tools/figures/provenance.py"]
+    provenance.write(list(provenance.updated(provenance.read())))
+    assert provenance.wrong() == []
+    path.unlink()
+    assert provenance.wrong() == ["reference/one.csv is not there"]
+
+
+@pytest.mark.parametrize("name", provenance.REQUIRED)
+def test_a_row_that_lacks_something_is_found(folder, name: str) -> None:
+    one, two = provenance.read()
+    provenance.write([one | {name: ""}, two])
+    assert provenance.wrong() == [f"reference/one.csv has no {name}"]
