@@ -1,5 +1,7 @@
-"""`python tools/figures`: write every figure of the pages as its file has it; and the index
-of where they come from up to date; `--check`: only say what differs."""
+"""`python tools/figures`: write each figure of the pages as its file has it, and the index of where files come from.
+
+With `--check` it only says what differs.
+"""
 
 import sys
 from pathlib import Path
