@@ -259,7 +259,7 @@ class BatchStopwatch:
 
     @contextmanager
     def forward(self, rows: Sequence[Watched]) -> Iterator[None]:
-        """Time a forward of these rows, each of which has begun its own; within a step."""
+        """Time a forward of these rows, each of which has begun its own, or reads a shared prefix; within a step."""
         assert self._step
         whole = DeviceForward("", 0, 0) if self.device.type == "cuda" else Forward("", 0, 0)
         with whole:
@@ -268,7 +268,7 @@ class BatchStopwatch:
         if isinstance(whole, DeviceForward):
             self._unread.append(whole)
         for row in rows:
-            if row.watch:
+            if row.watch and row.watch.forwards and not row.watch.forwards[-1].whole:
                 row.watch.forwards[-1].whole, row.watch.forwards[-1].rows = whole, len(rows)
 
     def read(self) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_runs import TOKENIZER
 from refusals import one_line_error
-from tiny_runs import always, facts, write_suite
+from tiny_runs import always, facts, samples_of, write_suite
 from watched import Told
 
 from specbench.config import UserError
@@ -384,6 +384,18 @@ def test_a_run_says_the_same_with_and_without(pair, make_plan, few_shot, forward
     expected = [(False, id(one), count) for _ in range(2) for count in info.values() for one in pair.models.values()]
     assert sorted(reads) == sorted(expected)
     assert sum(timed and at in info.values() and width > 1 for timed, _, _, width, at in shared) >= 2 * 4 * 5
+
+
+def test_a_batch_reads_it_once_too(pair, make_plan, few_shot, tmp_path):
+    """The first text of a batch reads it in a forward that no sequence has begun."""
+    alone, batch = make_plan(["sps"], limit=3), make_plan(["sps"], limit=3, batch=3)
+    for plan, name in ((alone, "alone"), (batch, "batch")):
+        assert loop.execute(plan, tmp_path / name, always, pair)
+    assert of_manifest(tmp_path / "batch")
+    texts = [samples_of(tmp_path / name).query("not warmup") for name in ("alone", "batch")]
+    keys = [table.sort_values(["task", "doc_id", "method"]) for table in texts]
+    assert set(keys[1].finish) <= {"length", "eos", "stop"}, "a text failed"
+    assert keys[0].tokens.map(list).to_list() == keys[1].tokens.map(list).to_list()
 
 
 @pytest.mark.long

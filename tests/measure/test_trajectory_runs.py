@@ -95,14 +95,15 @@ def test_what_is_timed_reads_only_what_is_new(place, file, tmp_path, monkeypatch
         before = self.prefixes.seconds if self.prefixes else 0
         scored = forward(self, tokens, *rest, **more)
         if self.role == "target" and len(tokens) > 40:
-            read.append((len(tokens), bool(self.prefixes) and self.prefixes.seconds > before))
+            read.append((len(tokens), self.prefixes.seconds > before, len(self.prefixes.tokens)))
         return scored
 
     monkeypatch.setattr(Session, "forward", told)
     assert loop.execute(planned(place, file, ["sps"], limit=1), tmp_path / "it", always)
     lengths = [row.prompt_tokens for row in samples_of(tmp_path / "it").itertuples() if row.doc_id == 2]
-    timed = [while_read for length, while_read in read if length == lengths[0]]
-    assert timed == [False] * 2, "vanilla and sps each fed the prompt once, and neither read its prefix in it"
+    timed = [(grew, cached) for length, grew, cached in read if length == lengths[0]]
+    kept = StoredRun(tmp_path / "it").manifest["kept_tokens"][2]
+    assert timed == [(False, kept)] * 2, "vanilla and sps each fed the prompt once, and neither read its prefix in it"
 
 
 @pytest.mark.parametrize("stop", [2, 4])
