@@ -86,6 +86,13 @@ REACHING: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             "assert copy({victim}, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) == 8",
             (),
         ),
+        "read shared memory": (
+            "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.shmat.restype = ctypes.c_void_p\n"
+            "place = libc.shmat({shared}, None, 0o10000)\nassert place != ctypes.c_void_p(-1).value\n"
+            "assert ctypes.string_at(place, 7) == b'planted'",
+            (),
+        ),
+        "outlive the parent": ("import ctypes\nassert ctypes.CDLL(None).prctl(1, 0, 0, 0, 0) == 0", ()),
         "schedule a process": ("import os\nos.sched_setaffinity({victim}, os.sched_getaffinity(0))", ()),
         "slow a process": ("import os\nos.setpriority(os.PRIO_PROCESS, {victim}, 0)", ()),
         "trace a process": ("import ctypes\nassert ctypes.CDLL(None).ptrace(0x4206, {victim}, 0, 0) == 0", ()),
@@ -125,6 +132,12 @@ REACHING: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port}))",
             (),
         ),
+        "send a packet by a pair": (
+            "import socket\npair = socket.socketpair(type=socket.SOCK_DGRAM)\n"
+            "pair[0].sendto(b'x', chr(0) + {unique!r} + '-packets')",
+            (),
+        ),
+        "take a name": ("import socket\nsocket.socketpair()[0].bind(chr(0) + {unique!r} + '-mine')", ()),
         "connect by name": (
             "import socket\nsocket.socket(socket.AF_UNIX).connect(chr(0) + {unique!r})",
             (),
@@ -148,6 +161,7 @@ REACHING: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             "assert ctypes.CDLL(None).syscall(number, 1, ctypes.byref(ctypes.c_ulong(0))) == 0",
             (),
         ),
+        "wait for the disk at each write": ("import os\nos.close(os.open('file', os.O_CREAT | os.O_SYNC))", ()),
         "flush all disks": (
             "import ctypes, os\nnumber = {'x86_64': 162, 'aarch64': 81}[os.uname().machine]\n"
             "assert ctypes.CDLL(None).syscall(number) == 0",

@@ -1,12 +1,13 @@
 """How tests run a program: under each isolation that this machine has, and under ones that were weakened on purpose."""
 
+import ctypes
 import functools
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,6 +84,9 @@ def targets(home: Path, outside: Path) -> Iterator[dict[str, object]]:
     named = socket.socket(socket.AF_UNIX)
     named.bind("\0" + unique)
     named.listen()
+    packets = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    packets.bind(f"\0{unique}-packets")
+    shared, segment = shared_memory(b"planted")
     victim = subprocess.Popen(["/bin/sleep", "1000"], env=environment, start_new_session=True)
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -92,6 +96,7 @@ def targets(home: Path, outside: Path) -> Iterator[dict[str, object]]:
                 "outside": str(outside),
                 "own": __file__,
                 "unique": unique,
+                "shared": shared,
                 "victim": victim.pid,
                 "port": server.getsockname()[1],
                 "server": server,
@@ -100,14 +105,28 @@ def targets(home: Path, outside: Path) -> Iterator[dict[str, object]]:
         victim.kill()
         victim.wait()
         named.close()
+        packets.close()
+        segment()
         os.close(opened)
         del os.environ["SPECBENCH_SECRET"]
+
+
+def shared_memory(content: bytes) -> tuple[int, Callable[[], object]]:
+    """The number of a new segment of System V's shared memory that all may read, and what removes it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.shmat.restype = ctypes.c_void_p
+    number = libc.shmget(0, 4096, 0o644)
+    place = libc.shmat(number, None, 0)
+    assert place != ctypes.c_void_p(-1).value, os.strerror(ctypes.get_errno())
+    ctypes.memmove(place, content, len(content))
+    libc.shmdt(ctypes.c_void_p(place))
+    return number, lambda: libc.shmctl(number, 0, None)
 
 
 def fill(program: str, target: dict[str, object]) -> str:
     """A program with the targets' names in it."""
     return re.sub(
-        r"\{(secret|outside|own|unique|victim|port)(!r)?\}",
+        r"\{(secret|outside|own|unique|shared|victim|port)(!r)?\}",
         lambda result: repr(target[result[1]]) if result[2] else str(target[result[1]]),
         program,
     )

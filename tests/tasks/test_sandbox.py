@@ -54,6 +54,17 @@ def test_text_that_is_no_program_is_an_outcome() -> None:
         assert passes(program).passed is (program == "")
 
 
+def test_a_comment_on_the_encoding_says_nothing_of_a_text() -> None:
+    """As in `exec`: the bytes of this word would be two letters in Latin-1."""
+    program = "# coding: latin-1\ndef f(): return 'é'"
+    assert sandbox.passes(program, UnitTests("# coding: latin-1\nassert f() == 'é' == '\\xe9'", ("f",))).passed
+
+
+def test_half_a_character_in_an_error_is_an_error() -> None:
+    outcome = sandbox.passes("def f(): raise ValueError('\\ud800')", UnitTests("f()", ("f",)))
+    assert outcome == Outcome(False, "failed", "ValueError: ?")
+
+
 def test_memory_is_limited() -> None:
     program = "data = bytearray({} << 20)"
     assert passes(program.format(64), memory_mb=512).passed
@@ -222,9 +233,9 @@ def test_a_sandbox_that_does_not_start_is_no_result(monkeypatch: pytest.MonkeyPa
         passes("pass")
 
 
-def _answer(code: bytes, architecture: int, number: int, argument: int = 0, second: int = 0) -> int:
+def _answer(code: bytes, architecture: int, number: int, argument: int = 0, second: int = 0, third: int = 0) -> int:
     """What the kernel would make of a filter: an interpreter of the instructions that are used."""
-    data = struct.pack("<iIQ6Q", number, architecture, 0, argument, second, *[0] * 4)
+    data = struct.pack("<iIQ6Q", number, architecture, 0, argument, second, third, *[0] * 3)
     accumulator, at = 0, 0
     while True:
         operation, true, false, value = struct.unpack_from("<HBBI", code, at * 8)
@@ -235,6 +246,8 @@ def _answer(code: bytes, architecture: int, number: int, argument: int = 0, seco
             at += true if accumulator == value else false
         elif operation == 0x35:
             at += true if accumulator >= value else false
+        elif operation == 0x45:
+            at += true if accumulator & value else false
         else:
             assert operation == 0x06
             return value
@@ -266,7 +279,7 @@ def test_the_filter_of_each_machine(
 # What a program is refused, by name, and its numbers in the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl
 # and, for 64-bit ARM, include/uapi/asm-generic/unistd.h); None where a machine has no such call.
 PROCESSES = {"clone": (56, 220), "fork": (57, None), "vfork": (58, None)}
-MISSING = {"clone3": (435, 435), "memfd_create": (319, 279)}
+MISSING = {"clone3": (435, 435), "memfd_create": (319, 279), "openat2": (437, 437)}
 SIGNALS = {
     "kill": (62, 129),
     "tkill": (200, 130),
@@ -276,10 +289,25 @@ SIGNALS = {
 }
 REFUSED = {
     "socket": (41, 198),
+    "bind": (49, 200),
+    "connect": (42, 203),
+    "listen": (50, 201),
     "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
     "semget": (64, 190),
+    "semop": (65, 193),
+    "semctl": (66, 191),
+    "semtimedop": (220, 192),
     "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
     "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
+    "modify_ldt": (154, None),
+    "statmount": (457, 457),
+    "listmount": (458, 458),
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
@@ -366,6 +394,8 @@ REFUSED = {
 IDLE = {
     "fsync": (74, 82),
     "fdatasync": (75, 83),
+    "msync": (26, 227),
+    "fadvise64": (221, 223),
 }
 # Commands of fcntl and ioctl that name whom a file shall signal: F_SETOWN, F_SETSIG, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP;
 # and those of locks and watches: F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW, F_SETLEASE, F_NOTIFY.
@@ -395,6 +425,19 @@ def test_every_number_of_the_kernels_table_has_its_answer(machine: str, architec
         asked = {command: _answer(code, architecture, row[column], 3, command) for command in (*OWNING, 1, 3, 0x5401)}
         assert [command for command in asked if asked[command] == refuse | errno.EPERM] == list(OWNING)
         assert {asked[command] for command in (1, 3, 0x5401)} == {allow}
+    # SOCK_STREAM with SOCK_CLOEXEC and SOCK_NONBLOCK; SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET
+    pairs = [_answer(code, architecture, (53, 199)[column], 1, kind | 0x80800) for kind in (1, 2, 3, 5)]
+    assert pairs == [allow, *[refuse | errno.EPERM] * 3]
+    # PR_SET_PDEATHSIG and PR_SET_NAME; O_CREAT | O_RDWR with and without O_SYNC
+    assert [_answer(code, architecture, (157, 167)[column], option) for option in (1, 15)] == [
+        refuse | errno.EPERM,
+        allow,
+    ]
+    flags = (0o102, 0o4010102)
+    assert [_answer(code, architecture, (257, 56)[column], 1, 1, each) for each in flags] == [
+        allow,
+        refuse | errno.EPERM,
+    ]
 
 
 # Signals by way of a file: the kernel sends them to whom the file belongs when something is written to it.

@@ -78,7 +78,7 @@ def run_in(kind: str, program: str, tests: UnitTests = NO_TESTS, *, seconds: flo
         "alone": alone,
         "namespaces": kind == "namespaces",
         "nobody": nobody,
-        "program": _bytes(program),
+        "program": program,
         "seconds": float(seconds),
         "size": WRITABLE_MB << 20,
         "readable": readable(),
@@ -96,16 +96,12 @@ def run_in(kind: str, program: str, tests: UnitTests = NO_TESTS, *, seconds: flo
     command = [_interpreter(), "-I", "-S", "-c", BOOT]
     if kind == "bubblewrap":
         command = [*_bubblewrap(), *command]
-    tried = {"setup": _bytes(tests.setup), "names": list(tests.names), "text": _bytes(tests.text)}
+    tried = {"setup": tests.setup, "names": list(tests.names), "text": tests.text}
     messages = (marshal.dumps((_modules(), work)), marshal.dumps(tried))
     data = b"".join(len(part).to_bytes(4, "big") + part for part in messages)
     with _own_folder(nobody) if alone else nullcontext("/") as folder, _closed_to_others() if alone else nullcontext():
         verdict, detail = _ask(command, data, folder, seconds)
     return _judge(verdict, detail)
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
 
 
 @contextmanager

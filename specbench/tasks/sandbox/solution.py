@@ -22,7 +22,7 @@ RETURNED, RAISED = b"=", b"!"
 MODULE, GETATTR, ITER, NEXT = range(4)  # the numbers of the first objects
 
 
-def serve(source: bytes, requests: BinaryIO, answers: BinaryIO) -> NoReturn:
+def serve(source: str, requests: BinaryIO, answers: BinaryIO) -> NoReturn:
     """Run `source`, say that it has ended, and answer calls until nobody asks; exit status 1 if `source` fails.
 
     A request is one value: the number of the object that is called, its arguments and its keyword arguments.

@@ -87,7 +87,12 @@ def _begin(work: dict[str, Any], message: Callable[[], Any]) -> tuple[tuple[int,
         text = message()
         _confine(work, None, answered, asking, confined, reported)
         report = os.fdopen(KEPT + 2, "wb", 0)
-        examine(text, os.fdopen(KEPT + 1, "wb"), os.fdopen(KEPT, "rb"), lambda line: report.write(line.encode()))
+        examine(
+            text,
+            os.fdopen(KEPT + 1, "wb"),
+            os.fdopen(KEPT, "rb"),
+            lambda line: report.write(line.encode("utf-8", "replace")),
+        )
     for descriptor in (asked, asking, answered, answering, confined, reported):
         os.close(descriptor)
     return (solution, tests), begun, verdict

@@ -1,9 +1,9 @@
 """The system calls that a generated program is refused, as a filter for the kernel (seccomp).
 
 The filter lists what no unit test needs and what leads out of a sandbox: other processes, the network, mounts,
-namespaces, the kernel's own loaders, memory that the limits do not count, watches and locks on files of others, the
-scheduling of others, storms on the disk. It adds to the namespaces where they are
-available, and is the only protection where they are not. The numbers are those of Linux on x86-64 and on 64-bit ARM.
+namespaces, the kernel's own loaders, memory that the limits do not count, memory and queues of others, watches and
+locks on their files, their scheduling, storms on the disk. It adds to the namespaces where they are available, and is
+the only protection where they are not. The numbers are those of Linux on x86-64 and on 64-bit ARM.
 
 This module runs in the interpreter that becomes the program's, so it imports nothing but the standard library.
 """
@@ -19,6 +19,7 @@ NEWER = (  # 424 and up: one number on all machines
     *(425, 426, 427),  # io_uring_setup, io_uring_enter, io_uring_register
     *(428, 429, 430, 431, 432, 433, 442, 467),  # open_tree, move_mount, fs*, mount_setattr, open_tree_attr
     *(440, 443, 447),  # process_madvise, quotactl_fd, memfd_secret
+    *(457, 458),  # statmount, listmount
 )
 # The audit number of the machine, then the numbers of system calls by how the filter treats them.
 MACHINES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
@@ -29,10 +30,16 @@ MACHINES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
             "signal": (62, 200, 234, 129, 297),  # kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo
             "limit": (302,),  # prlimit64
             "owner": (72, 16),  # fcntl, ioctl
+            "pair": (53,),  # socketpair
+            "self": (157,),  # prctl
+            "open": (2,),
+            "open at": (257,),
             "absent": (319,),  # memfd_create
-            "idle": (74, 75),  # fsync, fdatasync: they would be done, and are not
+            "idle": (74, 75, 26, 221),  # fsync, fdatasync, msync, fadvise64: they would be done, and are not
             "refused": (
-                *(41, 29, 64, 68, 240),  # socket, shmget, semget, msgget, mq_open
+                *(41, 49, 42, 50),  # socket, bind, connect, listen
+                *(29, 30, 31, 64, 65, 66, 220),  # shmget, shmat, shmctl, semget, semop, semctl, semtimedop
+                *(68, 69, 70, 71, 240, 241),  # msgget, msgsnd, msgrcv, msgctl, mq_open, mq_unlink
                 *(101, 310, 311, 312),  # ptrace, process_vm_readv, process_vm_writev, kcmp
                 *(165, 166, 155, 161, 308, 272),  # mount, umount2, pivot_root, chroot, setns, unshare
                 *(248, 249, 250, 321, 298, 323),  # add_key, request_key, keyctl, bpf, perf_event_open, userfaultfd
@@ -51,7 +58,7 @@ MACHINES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
                     333,
                 ),  # io_setup, io_destroy, io_getevents, io_submit, io_cancel, io_pgetevents
                 *(141, 142, 144, 203, 314, 251),  # setpriority, sched_set*, ioprio_set
-                *(256, 279),  # migrate_pages, move_pages
+                *(256, 279, 154),  # migrate_pages, move_pages, modify_ldt
             ),
         },
     ),
@@ -62,10 +69,16 @@ MACHINES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
             "signal": (129, 130, 131, 138, 240),
             "limit": (261,),
             "owner": (25, 29),
+            "pair": (199,),
+            "self": (167,),
+            "open": (),
+            "open at": (56,),
             "absent": (279,),
-            "idle": (82, 83),
+            "idle": (82, 83, 227, 223),
             "refused": (
-                *(198, 194, 190, 186, 180),
+                *(198, 200, 203, 201),
+                *(194, 196, 195, 190, 193, 191, 192),
+                *(186, 189, 188, 187, 180, 181),
                 *(117, 270, 271, 272),
                 *(40, 39, 41, 51, 268, 97),
                 *(217, 218, 219, 280, 241, 282),
@@ -82,13 +95,23 @@ MACHINES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
         },
     ),
 }
-CLONE3 = 435
+CLONE3, OPENAT2 = 435, 437
 ALLOW, ERRNO, KILL = 0x7FFF0000, 0x00050000, 0x80000000
-LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06  # classic BPF
-NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in struct seccomp_data (low words)
+LOAD, EQUAL, AT_LEAST, HAS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # classic BPF
+NUMBER, ARCHITECTURE = 0, 4  # offsets in struct seccomp_data
+FIRST_ARGUMENT, SECOND_ARGUMENT, THIRD_ARGUMENT = 16, 24, 32  # of low words
 # F_SETOWN, F_SETSIG, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP: signals by way of a file; then F_SETLK, F_SETLKW, F_OFD_SETLK,
 # F_OFD_SETLKW, F_SETLEASE, F_NOTIFY: locks and watches on files of others.
 OWNERS = (8, 10, 15, 0x8901, 0x8902, 6, 7, 37, 38, 1024, 1026)
+# What is refused by an argument, equal to one of the values or with one of their bits: sockets but streams, which alone
+# cannot send to others; to outlive what started it (PR_SET_PDEATHSIG); files whose writes wait for the disk (O_DSYNC).
+BY_ARGUMENT: dict[str, tuple[int, int, tuple[int, ...]]] = {
+    "owner": (SECOND_ARGUMENT, EQUAL, OWNERS),
+    "pair": (SECOND_ARGUMENT, HAS, (0b110,)),
+    "self": (FIRST_ARGUMENT, EQUAL, (1,)),
+    "open": (SECOND_ARGUMENT, HAS, (os.O_DSYNC,)),
+    "open at": (THIRD_ARGUMENT, HAS, (os.O_DSYNC,)),
+}
 FOREIGN_ABI = 0x40000000  # numbers of the 32-bit ABI on x86-64
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 
@@ -112,14 +135,15 @@ def filter_code(machine: str, own_id: int) -> bytes | None:
     for number in numbers["limit"]:
         code += [(EQUAL, 0, 5, number), (LOAD, 0, 0, FIRST_ARGUMENT), (EQUAL, 1, 0, 0), (EQUAL, 0, 1, own_id)]
         code += [(RETURN, 0, 0, ALLOW), (RETURN, 0, 0, ERRNO | errno.EPERM)]
-    for number in numbers["owner"]:
-        code += [(EQUAL, 0, 2 * len(OWNERS) + 2, number), (LOAD, 0, 0, SECOND_ARGUMENT)]
-        for command in OWNERS:
-            code += [(EQUAL, 0, 1, command), (RETURN, 0, 0, ERRNO | errno.EPERM)]
-        code.append((RETURN, 0, 0, ALLOW))
+    for name, (argument, compare, values) in BY_ARGUMENT.items():
+        for number in numbers[name]:
+            code += [(EQUAL, 0, 2 * len(values) + 2, number), (LOAD, 0, 0, argument)]
+            for value in values:
+                code += [(compare, 0, 1, value), (RETURN, 0, 0, ERRNO | errno.EPERM)]
+            code.append((RETURN, 0, 0, ALLOW))
     answers = [
         (errno.EAGAIN, numbers["fork"]),  # the answer of a limit on processes
-        (errno.ENOSYS, (CLONE3, *numbers["absent"])),  # so that libraries try their other way
+        (errno.ENOSYS, (CLONE3, OPENAT2, *numbers["absent"])),  # so that libraries try their other way
         (errno.EPERM, numbers["refused"] + NEWER),
         (0, numbers["idle"]),
     ]

@@ -130,6 +130,6 @@ def decode(message: bytes, resolve: Callable[[int], Any]) -> Any:
 
 def _builtin_type(name: Any) -> type:
     type_ = getattr(builtins, name)
-    if not isinstance(type_, type):
+    if not isinstance(type_, type) or type_.__name__ != name:  # such as what loads modules
         raise ValueError("no built-in type")
     return type_
