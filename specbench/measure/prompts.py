@@ -15,6 +15,10 @@ from specbench.measure.work import Documents
 from specbench.plan import Plan
 from specbench.results.stored import StoredRun
 from specbench.tasks.harness import DataUnavailable, Request, TaskChoice, Tasks
+from specbench.tasks.timed import GaveUp, each, end_child
+
+
+MOST_TEMPLATE = 2**22  # characters of a conversation of one word; system prompts in templates have some 10,000
 
 
 class NoDocuments(UserError):
@@ -108,7 +112,9 @@ def chat_of(pair: Pair) -> Callable[..., str]:
     """The pair's chat template, from messages and perhaps tools to a prompt that ends where the answer begins.
 
     A last message of the assistant is the beginning of the answer, as for lm-eval's `gen_prefix`, unless it is `ended`.
+    Raises UserError if the template takes more time or memory for a word than any does.
     """
+    _try_template(pair)
 
     def chat(messages: list[dict[str, Any]], tools: list[Any] | None = None, ended: bool = False) -> str:
         begun = messages[-1]["role"] == "assistant" and not ended
@@ -126,6 +132,24 @@ def chat_of(pair: Pair) -> Callable[..., str]:
     return chat
 
 
+def _try_template(pair: Pair) -> None:
+    """Fill in a chat template in a process of its own, once: it is a program, and may have no end."""
+
+    def length(word: str) -> int:
+        return len(pair.tokenizer.apply_chat_template([{"role": "user", "content": word}], tokenize=False))
+
+    try:
+        (tried,) = each(length, [("Hello",)])
+    finally:
+        end_child()
+    if tried in (GaveUp("raised MemoryError"), GaveUp("ended its process")):
+        tried = GaveUp("takes more memory than there is")
+    if isinstance(tried, int) and tried > MOST_TEMPLATE:
+        tried = GaveUp(f"makes {tried} characters")
+    if isinstance(tried, GaveUp) and not tried.reason.startswith("raised"):  # what it raises is told where it is used
+        raise UserError(f"the chat template of {pair.name} {tried.reason} of one word; fetch the model again")
+
+
 def _room(plan: Plan, pair: Pair | None) -> Callable[[str], int] | None:
     """A function from a prompt to the new tokens that it leaves room for; None if the plan has no `max_length`."""
     if plan.max_length is None or pair is None:
@@ -136,13 +160,23 @@ def _room(plan: Plan, pair: Pair | None) -> Callable[[str], int] | None:
 
 def encode(pair: Pair, prompt: str) -> list[int]:
     """Token ids of a prompt, with the tokenizer's begin token once: a chat template may have written one already."""
-    return _one_begin(pair, pair.tokenizer(prompt)["input_ids"])
+    return _one_begin(pair, _coded(pair, prompt))
 
 
 def encode_all(pair: Pair, prompts: Sequence[str]) -> list[list[int]]:
     """The same for many prompts, in a fraction of the time."""
     ids_only = {"return_attention_mask": False, "return_token_type_ids": False}
-    return [_one_begin(pair, ids) for ids in pair.tokenizer(list(prompts), **ids_only)["input_ids"]]
+    return [_one_begin(pair, ids) for ids in _coded(pair, list(prompts), **ids_only)]
+
+
+def _coded(pair: Pair, text: str | list[str], **options: bool) -> Any:
+    """The token ids of a text, or of each. Raises UserError where the tokenizer gives up on one."""
+    try:
+        return pair.tokenizer(text, **options)["input_ids"]
+    except BaseException as error:  # a pattern that searches too long is a panic in Rust, which is no Exception
+        if type(error).__name__ != "PanicException":
+            raise
+        raise UserError(f"the tokenizer of {pair.name} fails on a prompt: {brief(error)}") from None
 
 
 def _one_begin(pair: Pair, ids: list[int]) -> list[int]:

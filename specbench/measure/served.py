@@ -162,6 +162,11 @@ def problem(reply: Reply, pair: Pair, request: Request, prompt: list[int], chat:
     ids, counted = reply.ids, reply.usage.get("completion_tokens")
     if reply.prompt_ids is not None and not chat and reply.prompt_ids != prompt:
         return "the server read the prompt as other tokens: it has another tokenizer, or adds some of its own"
+    thoughts = reply.thought_tokens  # some servers do not count them to the limit
+    if reply.tokens is not None and thoughts is not None and reply.tokens - thoughts > request.max_new_tokens:
+        return f"the server counts {reply.tokens} tokens, and at most {request.max_new_tokens} were asked for"
+    if reply.tokens == 0 and reply.text:
+        return "the server counts 0 tokens and sent a text"
     if ids is None:
         return ""
     if isinstance(counted, int) and counted != len(ids):

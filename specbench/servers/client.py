@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import time
 from typing import Any, cast
 
@@ -25,6 +26,7 @@ from specbench.servers.wire import CONNECT, Declined, Unanswered, Wire, drain
 
 IDLE = 2.0  # seconds that an unused connection is kept: servers close theirs after five or more
 SLACK = 0.5  # seconds more for bytes without tokens than for silence, which is then told as such
+MASK = "(the API key)"
 WHOLE = 30  # times the `timeout` that a whole answer may take, if `deadline` says nothing else
 # Token ids, a text, or messages (`role`, `content`) for a chat endpoint.
 Prompt = list[int] | str | list[dict[str, str]]
@@ -50,6 +52,8 @@ class Client:
         self.tells = False  # an answer of it has said something of its rounds
         self._named: set[str] = set()  # fields of answers that were named, since no table knows them
         self._key = _key(name, settings)
+        escaped = (rf"(?:\\?{re.escape(letter)}|\\u00(?i:{ord(letter):02x}))" for letter in self._key)
+        self._escaped = re.compile("".join(escaped))
         self._wire = Wire(name, settings.url, self._clean)
         self._session: aiohttp.ClientSession | None = None
 
@@ -212,8 +216,11 @@ class Client:
             raise Refusal(f"{path} is not JSON ({brief(error)})") from None
 
     def _clean(self, line: str) -> str:
-        """A text without the API key, which a server may have repeated."""
-        return line.replace(self._key, "(the API key)") if self._key else line
+        """A text without the API key, which a server may have repeated, in JSON by escapes of its characters too."""
+        if not self._key:
+            return line
+        line = line.replace(self._key, MASK)
+        return self._escaped.sub(MASK, line) if "\\" in line else line
 
 
 def _key(name: str, settings: ServerSettings) -> str:

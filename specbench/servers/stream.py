@@ -1,6 +1,7 @@
 """A stream of server-sent events, from bytes to the parts of a reply. Nothing in it is trusted."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,8 +13,12 @@ MOST_EVENT = 16 * 2**20  # bytes of an event
 MOST_BYTES = 64 * 2**20  # of a stream
 MOST_TOLD = 1000  # names of what is sent next to the text
 DEEPEST = 6  # levels of objects that are read there
+ENDS = ("stop", "length")
 HEAD = 4096  # bytes that are kept of an answer that is no stream
 DONE = "[DONE]"
+MARK = b"\xef\xbb\xbf"  # a byte order mark, which a stream may begin with
+# Lines of an event that say nothing, before its first data and later: one may pass over fields that one does not know.
+FIELD = re.compile(rb"(event|id|retry):"), re.compile(rb"[a-z_-]+:")
 # What events of OpenAI's protocol hold; anything else is `told`.
 USUAL = frozenset(("id", "object", "created", "model", "choices", "system_fingerprint", "service_tier", "error"))
 USUAL_CHOICE = frozenset(("index", "text", "delta", "message", "logprobs", "finish_reason", "stop_reason"))
@@ -30,6 +35,7 @@ class Events:
     def __init__(self) -> None:
         self._rest = b""
         self._size = 0
+        self._begun = False  # an event has come
         self.head = b""  # the beginning of what belongs to no event
 
     def feed(self, data: bytes) -> Iterator[str]:
@@ -42,15 +48,17 @@ class Events:
             )
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
+            line = line if self._begun else line.removeprefix(MARK)
             if line.startswith(b"data:"):
+                self._begun = True
                 yield _decoded(line.removeprefix(b"data:"))
             elif line.startswith(b"error:"):  # as older servers of llama.cpp send it
                 raise Refusal(f"the server reports an error: {words_of(_decoded(line.removeprefix(b'error:')))}")
-            elif not line.startswith((b"event:", b"id:", b"retry:", b":")):
+            elif line.strip() and not line.startswith(b":") and not FIELD[self._begun].match(line):
                 self._keep(line + b"\n")
 
     def end(self) -> str:
-        """What came that was no event: an answer that is no stream."""
+        """What came that was no event: an answer that is no stream, or lines that its events hide."""
         self._keep(self._rest)
         return self.head.decode(errors="replace").strip()
 
@@ -75,6 +83,8 @@ class Reader:
         if data == DONE:
             self.done = True
             return True
+        if self.done:
+            raise Refusal("invalid answer: an event after the end of the stream")
         try:
             event = json.loads(self._clean(data))
         except (ValueError, RecursionError) as error:
@@ -100,11 +110,17 @@ class Reader:
         return before != (len(self.reply.chunks), self.reply.finish)
 
     def _choice(self, choice: dict[str, Any], at: float) -> None:
+        if choice.get("index") not in (None, 0):
+            raise Refusal(
+                f"invalid answer: one text was asked for, and a part is of another (index {brief(choice['index'])})"
+            )
         delta = choice.get("delta")
         parts = delta if isinstance(delta, dict) else {"content": choice.get("text")} | _thoughts(choice)
         ids = counts(choice.get("token_ids")) if choice.get("token_ids") is not None else counts(choice.get("tokens"))
         kinds, text = self._kinds(parts)
         if kinds or ids:
+            if self.reply.finish in ENDS:
+                raise Refusal("invalid answer: a part of the text comes after its end")
             kind = next(iter(kinds)) if len(kinds) == 1 else OTHER if kinds else TEXT
             self.reply.chunks.append(Chunk(at, text, None if ids is None else tuple(ids), kind))
         if choice.get("prompt_token_ids") is not None:
@@ -149,8 +165,10 @@ class Reader:
 
         Any end but those that are known is a failure of the server, in its own word.
         """
-        if self.reply.finish in ("stop", "length"):
+        if self.reply.finish in ENDS and not rest:
             return
+        if rest and self.reply.chunks:
+            raise Refusal(f"invalid answer: a line of the stream is no event: {words_of(self._clean(rest))}")
         if self.reply.finish is not None:
             words = f": {self._words}" if self._words else ""
             more = f" ({brief(self.reply.stop)})" if isinstance(self.reply.stop, str) else ""

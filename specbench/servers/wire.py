@@ -84,9 +84,13 @@ class Wire:
             raise Refusal(f"no connection to {self.url}: {brief(error.os_error.strerror or error)}") from None
         except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, ConnectionError) as error:
             kind = Refusal if answered else Unanswered
-            raise kind(f"the stream was cut: {brief(error)}") from None
+            raise kind(f"the stream was cut: {self._brief(error)}") from None
         except (aiohttp.ClientError, ValueError, OSError) as error:
-            raise Refusal(f"invalid answer: {brief(error)}") from None
+            raise Refusal(f"invalid answer: {self._brief(error)}") from None
+
+    def _brief(self, error: Exception) -> str:
+        """The beginning of an error that may quote the server, whose key is masked before it could be cut in two."""
+        return brief(self.clean(str(error)) or type(error).__name__)
 
     def hung(self, what: str, seconds: float) -> str:
         """Why an answer was given up."""

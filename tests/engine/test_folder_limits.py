@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from refusals import one_line_error
@@ -12,6 +13,8 @@ from specbench.config import SUITES, ModelSpec
 from specbench.engine.models import tokenizer
 from specbench.engine.models.folders import model_folder
 from specbench.engine.models.tokenizer import load_tokenizer
+from specbench.measure.prompts import chat_of, encode
+from specbench.tasks import timed
 
 SOURCE = SUITES / "pairs" / "weights" / "draft"
 
@@ -59,6 +62,11 @@ def test_settings_of_no_model(folder, key, value, within):
 def test_end_tokens_that_are_no_ids(folder, file, value):
     changed(folder, file, lambda settings: settings.update(eos_token_id=value))
     refused(folder, file, "eos_token_id", "must be a token id")
+
+
+def test_a_million_end_tokens(folder):
+    changed(folder, "config.json", lambda settings: settings.update(eos_token_id=list(range(10**6))))
+    refused(folder, "config.json", "eos_token_id lists 1000000 ids")
 
 
 @pytest.mark.parametrize("value", [3, [3, 4], None, -1])
@@ -120,6 +128,50 @@ def test_a_tokenizer_is_tried_apart(folder, monkeypatch, limit, value, words):
     os.utime(folder / "tokenizer.json", (1, 1))  # or it would not be tried again
     with one_line_error("its tokenizer.json takes more than", words):
         load_tokenizer(ModelSpec(model=str(folder)))
+
+
+def test_a_length_that_is_no_number(folder):
+    """It would be compared with the length of each prompt."""
+    changed(folder, "tokenizer_config.json", lambda settings: settings.update(model_max_length="long"))
+    refused(folder, "model_max_length is 'long'", "must be a number")
+
+
+def test_a_tokenizer_that_is_a_model(folder):
+    """transformers makes an object of whatever class the file names, and loads its weights."""
+    changed(folder, "tokenizer_config.json", lambda settings: settings.update(tokenizer_class="AutoModel"))
+    with one_line_error("names LlamaModel, which is no tokenizer"):
+        load_tokenizer(ModelSpec(model=str(folder)))
+
+
+def test_a_pattern_that_searches_without_an_end_is_one_line(folder):
+    """The library gives up by a panic, which no `except Exception` catches."""
+    pattern = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+    changed(folder, "tokenizer.json", lambda settings: settings.update(pre_tokenizer=pattern))
+    pair = SimpleNamespace(name="slow", tokenizer=load_tokenizer(ModelSpec(model=str(folder))))
+    assert encode(pair, "hello")
+    with one_line_error("the tokenizer of slow fails on a prompt", "limit"):
+        encode(pair, "x" * 40)
+
+
+LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{{ b }}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (LOOPS, "took longer than 3 s"),
+        ("{{ 'x' * 10**11 }}", "takes more memory than there is"),
+        ("{{ 'x' * 10**7 }}", "makes 10000000 characters"),
+    ],
+)
+def test_a_chat_template_that_does_not_end(folder, template, words, monkeypatch):
+    monkeypatch.setattr(timed, "ANSWER_SECONDS", 3)
+    changed(folder, "tokenizer_config.json", lambda settings: settings.update(chat_template=template))
+    pair = SimpleNamespace(name="loops", tokenizer=load_tokenizer(ModelSpec(model=str(folder))))
+    with one_line_error("the chat template of loops", words):
+        chat_of(pair)
+    pair.tokenizer.chat_template = "{{ messages[0].content }}!"
+    assert chat_of(pair)([{"role": "user", "content": "a"}]) == "a!"
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "config.json", "merges.txt", "spiece.model"])

@@ -60,6 +60,33 @@ def test_a_sparse_file_of_50_gigabytes_is_not_read(tmp_path):
         gguf_folder(ModelSpec(model=str(tmp_path / "a.gguf")), None)
 
 
+def test_many_arrays_of_empty_texts_are_not_walked(tmp_path):
+    """A hundred times 2^24 texts, in a file of which almost nothing is on the disk."""
+    with (tmp_path / "a.gguf").open("wb") as sparse:
+        sparse.write(header(keys=100))
+        for _ in range(100):
+            sparse.write(key(9, struct.pack("<IQ", 8, 2**24)))
+            sparse.seek(2**27, 1)
+        sparse.write(b"\0")
+    with one_line_error("a.gguf", "its arrays claim 16777216 texts"):
+        gguf_folder(ModelSpec(model=str(tmp_path / "a.gguf")), None)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "words"),
+    [(0, "weights of block 0"), (1, "weights of block 1"), (2**32 - 1, "it claims 4294967295 blocks")],
+)
+def test_blocks_are_as_many_as_the_file_says(tmp_path, blocks, words):
+    """Of a file with fewer, a model of fewer layers would be built, and decode."""
+    write(tmp_path / "a.gguf")
+    content = (tmp_path / "a.gguf").read_bytes()
+    told = text(b"qwen2.block_count") + struct.pack("<I", 4)
+    assert content.count(told + struct.pack("<I", 2)) == 1
+    (tmp_path / "a.gguf").write_bytes(content.replace(told + struct.pack("<I", 2), told + struct.pack("<I", blocks)))
+    with one_line_error("a.gguf", words):
+        gguf_folder(ModelSpec(model=str(tmp_path / "a.gguf")), None)
+
+
 @pytest.mark.parametrize("kind", ["Q8_0", "F32"])
 def test_a_sound_file_passes(tmp_path, kind):
     write(tmp_path / "a.gguf", kind)

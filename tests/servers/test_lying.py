@@ -1,6 +1,7 @@
 """Servers that keep a client waiting, in ways that no silence shows, and servers that repeat what is secret."""
 
 import asyncio
+import gzip
 import json
 import threading
 import time
@@ -9,7 +10,11 @@ from contextlib import contextmanager
 import pytest
 
 from specbench.config.servers import ServerSettings
+from specbench.measure.served import problem
 from specbench.servers.client import Client, clock
+from specbench.servers.reply import Chunk, Refusal, Reply
+from specbench.servers.stream import Events, Reader
+from specbench.tasks.requests import Request
 
 MODELS = json.dumps({"data": [{"id": "m", "owned_by": "somebody"}]}).encode()
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -142,3 +147,82 @@ def test_a_version_that_repeats_the_key_is_masked(escaped, monkeypatch):
         reply, _, client = asked(server.url, key_variable="MY_KEY")
     assert not reply.error and client.facts["version"].startswith("1 (the API key)")
     json.dumps(client.facts, ensure_ascii=False).encode()
+
+
+ESCAPED = "".join(f"\\u{ord(c):04x}" for c in KEY)
+WIDE = "x" * 65  # so that the beginning that is shown would end within the key
+CLOSED = b"HTTP/1.1 %s\r\nConnection: close\r\n\r\n%s"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        CLOSED % (b"200 OK", f'data: {{"error": {{"message": "{WIDE}{ESCAPED}"}}}}\n\n'.encode()),
+        CLOSED % (b"200 OK", f'data: {{"model": "{WIDE}{ESCAPED}", "choices": []}}\n\n'.encode()),
+        CLOSED % (b"200 OK", f'data: {{"choices": [{{"finish_reason": "{WIDE}{ESCAPED}"}}]}}\n\n'.encode()),
+        CLOSED % (b"500 No", f'{{"error": {{"message": "{WIDE}{ESCAPED}"}}}}'.encode()),
+        CLOSED % (b"200 OK\r\nX " + WIDE[:30].encode() + KEY.encode(), b""),
+    ],
+    ids=["an error", "a model", "an end", "a status", "a header that is none"],
+)
+def test_no_part_of_a_key_is_left_where_a_message_is_cut(answer, monkeypatch):
+    monkeypatch.setenv("MY_KEY", KEY)
+    with lying(answer, b"") as url:
+        reply, _, _ = asked(url, key_variable="MY_KEY", timeout=2)
+    assert reply.error and KEY[:5] not in reply.error, reply.error
+
+
+def test_an_answer_of_a_gigabyte_in_a_megabyte_is_not_unpacked():
+    packed = gzip.compress(bytes(2**25)) * 32
+    with lying(CLOSED % (b"200 OK\r\nContent-Encoding: gzip", packed), b"") as url:
+        reply, _, _ = asked(url, timeout=5)
+    assert "has more than 16 MiB" in reply.error
+
+
+def read(data):
+    """The text of a stream, or why it is refused."""
+    reply, events = Reply(0.0), Events()
+    reader = Reader(reply, "m")
+    try:
+        for each in events.feed(data):
+            reader.add(each, 1.0)
+        reader.end(events.end())
+    except Refusal as refusal:
+        return str(refusal)
+    return reply.text
+
+
+def told(text, finish=None, **more):
+    choice = {"index": 0, "text": text, "finish_reason": finish} | more
+    return b"data: " + json.dumps({"model": "m", "choices": [choice]}).encode() + b"\n\n"
+
+
+END, DONE = told("b", "stop"), b"data: [DONE]\n\n"
+STREAMS = {
+    "a byte order mark": (b"\xef\xbb\xbf" + told("a") + END, "ab"),
+    "a field that nobody knows": (told("a") + b"colour: red\n" + END, "ab"),
+    "two ends": (told("a") + END + DONE + DONE, "ab"),
+    "a space before": (told("a") + b" " + told("lost") + END, "a line of the stream is no event"),
+    "a zero before": (b"\0" + told("lost") + END, "a line of the stream is no event"),
+    "capitals": (told("lost").replace(b"data", b"DATA") + END, "a line of the stream is no event"),
+    "a text after its end": (told("a") + END + told("late"), "comes after its end"),
+    "an event after the last": (told("a") + END + DONE + told("late"), "after the end of the stream"),
+    "a second text": (told("a") + told("other", index=1) + END, "of another (index 1)"),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_no_part_of_a_stream_is_lost_or_of_another_text(name):
+    data, expected = STREAMS[name]
+    assert read(data) == expected if expected == "ab" else expected in read(data)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "thoughts", "why"), [(17, 0, "at most 16"), (17, 1, ""), (16, 0, ""), (0, 0, "0 tokens")]
+)
+def test_counts_that_cannot_be(tokens, thoughts, why):
+    usage = {"completion_tokens": tokens, "completion_tokens_details": {"reasoning_tokens": thoughts}}
+    reply = Reply(0.0, chunks=[Chunk(1.0, "a", None)], usage=usage)
+    request = Request(task="t", doc_id=0, prompt="p", until=(), max_new_tokens=16, prompt_hash="", doc_hash="")
+    found = problem(reply, None, request, [1], chat=False)
+    assert why in found and bool(found) == bool(why)

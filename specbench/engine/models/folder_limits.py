@@ -20,6 +20,7 @@ MOST_SIZE = 2**27  # of any other number in config.json that says how large some
 SIZES = re.compile(r"(_size|_dim|_heads|_experts|_positions?|_embeddings|^d_.+|^n_.+|^num_(?!param).+)$")
 SPARE = 2**16  # ids beyond four times the number of tokens: reserved ones leave holes
 MOST_GROWTH = 256  # times that a text may grow when it is normalized or decoded
+MOST_ENDS = 1000  # ids in a list of end tokens: each one is looked for in each text
 ENDS = ("eos_token_id", "bos_token_id", "pad_token_id")
 STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
@@ -37,7 +38,12 @@ def check_limits(folder: Path, name: str) -> None:
     if is_file(folder / "tokenizer.json"):
         _check_tokenizer(read_object(folder / "tokenizer.json", MOST_SMALL), f"{name}: tokenizer.json")
     if is_file(folder / "tokenizer_config.json"):
-        added = read_object(folder / "tokenizer_config.json").get("added_tokens_decoder")
+        settings = read_object(folder / "tokenizer_config.json")
+        longest, added = settings.get("model_max_length"), settings.get("added_tokens_decoder")
+        if not isinstance(longest, int | float | None):
+            raise UserError(
+                f"{name}: tokenizer_config.json: model_max_length is {brief(repr(longest))}; it must be a number"
+            )
         ids = [int(key) for key in added if str(key).isdecimal()] if isinstance(added, dict) else []
         if ids and max(ids) > 2**24:
             raise UserError(f"{name}: tokenizer_config.json names the token id {max(ids)}, which no vocabulary has")
@@ -49,6 +55,8 @@ def _check_ends(settings: dict[str, Any], where: str) -> None:
         ids = value if isinstance(value, list) else [value]
         if value is not None and not all(type(each) is int and -1 <= each < 2**31 for each in ids):
             raise UserError(f"{where}: {key} is {brief(repr(value))}; it must be a token id, or a list of them")
+        if len(ids) > MOST_ENDS:
+            raise UserError(f"{where}: {key} lists {len(ids)} ids, and at most {MOST_ENDS} are read")
 
 
 def _check_sizes(settings: Any, where: str) -> None:

@@ -5,6 +5,7 @@ The form: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 
 
 import math
 import mmap
+import re
 import struct
 from pathlib import Path
 
@@ -12,10 +13,14 @@ VERSIONS = (2, 3)
 MOST_ENTRIES = 2**16  # keys, and tensors
 MOST_TEXT = 2**24  # bytes of a text; chat templates have some 10,000
 MOST_ELEMENTS = 2**24  # of an array; the largest vocabularies have 300,000 tokens
+MOST_TEXTS = 2**22  # of all arrays together: they are passed over one by one
 MOST_DIMENSIONS = 4
 MOST_WEIGHTS = 2**42  # of a tensor
 MOST_KIND = 2**8  # numbers of types of blocks, of which some 40 are known
+MOST_BLOCKS = 2000  # layers, which are built one by one
+OF_BLOCKS, BLOCK = re.compile(rb"\w+\.block_count"), re.compile(rb"blk\.(\d+)\.")
 TEXT, ARRAY = 8, 9
+WHOLE = (4, 5, 10, 11)  # types of whole numbers of four and eight bytes
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of a value, by its type
 
 
@@ -32,7 +37,7 @@ class _Header:
     """Reads a header from its beginning to its end."""
 
     def __init__(self, data: mmap.mmap) -> None:
-        self.data, self.at = data, 4
+        self.data, self.at, self.texts = data, 4, 0
 
     def check(self) -> None:
         version, tensors, keys = self._next("<I"), self._next("<Q"), self._next("<Q")
@@ -40,11 +45,17 @@ class _Header:
             raise ValueError(f"it is of version {version}, and {VERSIONS[0]} and {VERSIONS[1]} are read")
         if max(tensors, keys) > MOST_ENTRIES:
             raise ValueError(f"it claims {tensors} tensors and {keys} keys")
+        blocks = MOST_BLOCKS
         for _ in range(keys):
-            self._text()
-            self._value(self._next("<I"))
+            name, kind, start = self._text(), self._next("<I"), self.at
+            self._value(kind)
+            if OF_BLOCKS.fullmatch(name) and kind in WHOLE:
+                blocks = int.from_bytes(self.data[start : self.at], "little")
+        if blocks > MOST_BLOCKS:
+            raise ValueError(f"it claims {blocks} blocks")
         for _ in range(tensors):
-            self._tensor()
+            if (found := BLOCK.match(self._tensor())) and int(found[1]) >= blocks:  # transformers would leave it out
+                raise ValueError(f"it claims {blocks} blocks and has weights of block {int(found[1])}")
 
     def _next(self, form: str) -> int:
         (value,) = struct.unpack_from(form, self.data, self.at)
@@ -56,11 +67,12 @@ class _Header:
         if self.at > len(self.data):
             raise ValueError(f"{what} of {count} bytes goes beyond its end")
 
-    def _text(self) -> None:
+    def _text(self) -> bytes:
         length = self._next("<Q")
         if length > MOST_TEXT:
             raise ValueError(f"it claims a text of {length} bytes")
         self._skip(length, "a text")
+        return self.data[self.at - length : self.at]
 
     def _value(self, kind: int) -> None:
         if kind == TEXT:
@@ -70,6 +82,9 @@ class _Header:
             if count > MOST_ELEMENTS:
                 raise ValueError(f"it claims an array of {count} values")
             if inner == TEXT:
+                self.texts += count
+                if self.texts > MOST_TEXTS:
+                    raise ValueError(f"its arrays claim {self.texts} texts")
                 for _ in range(count):
                     self._text()
             elif inner in SIZES:
@@ -81,8 +96,9 @@ class _Header:
         else:
             raise ValueError(f"a value has the type {kind}")
 
-    def _tensor(self) -> None:
-        self._text()
+    def _tensor(self) -> bytes:
+        """Check one tensor; returns its name."""
+        name = self._text()
         dimensions = self._next("<I")
         if dimensions > MOST_DIMENSIONS:
             raise ValueError(f"a tensor has {dimensions} dimensions")
@@ -90,3 +106,4 @@ class _Header:
         kind, offset = self._next("<I"), self._next("<Q")
         if kind >= MOST_KIND or weights > MOST_WEIGHTS or offset >= len(self.data):
             raise ValueError(f"a tensor of type {kind} claims {weights} weights at {offset}")
+        return name

@@ -56,7 +56,12 @@ def load_tokenizer(
         with offline():
             from transformers import AutoTokenizer  # with torch and models of all kinds
 
-            return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+            loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        if not isinstance(loaded, PreTrainedTokenizerBase):  # its files name another class of transformers
+            raise UserError(
+                f"{spec.model}: its tokenizer_config.json names {type(loaded).__name__}, which is no tokenizer"
+            )
+        return loaded
     except (UserError, MemoryError):
         raise
     except Exception as error:  # as above; tokenizers raises nothing narrower
