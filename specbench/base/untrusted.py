@@ -133,14 +133,16 @@ def read_object(path: Source, most: int = MOST_JSON, remedy: str = "") -> dict[s
 
 
 def parse_json(text: str, where: str, remedy: str = "", values: int = MOST_VALUES) -> Any:
-    """The value of a JSON text, which may hold NaN and infinite numbers. Raises UserError."""
+    """The value of a JSON text, which may hold NaN and infinite numbers. Raises UserError, for a key twice as well."""
     end = f"; {remedy}" if remedy else ""
     if text.count(",") + text.count("[") + text.count("{") > values:
         raise UserError(f"{where} holds more than {values} values; is it another file?{end}")
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_object)
     except RecursionError:
         raise UserError(f"{where} is nested too deeply{end}") from None
+    except KeyError as error:
+        raise UserError(f"{where} is damaged (the key {brief(error)} is there twice){end}") from None
     except ValueError as error:
         raise UserError(f"{where} is damaged (not JSON: {brief(error)}){end}") from None
     if _SURROGATE.search(text):
@@ -149,6 +151,14 @@ def parse_json(text: str, where: str, remedy: str = "", values: int = MOST_VALUE
         except (UnicodeEncodeError, RecursionError):
             raise UserError(f"{where} is damaged (it holds unpaired surrogates){end}") from None
     return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, of whose keys none may be dropped. Raises KeyError for one that is there twice."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise KeyError(Counter(key for key, _ in pairs).most_common(1)[0][0])
+    return made
 
 
 def text_of(line: str, where: str, remedy: str) -> str:

@@ -206,6 +206,7 @@ def test_yaml_that_is_meant_well():
         ("1" * 5000, "not JSON"),
         ('"\\ud800"', "unpaired surrogates"),
         ('{"a": 1', "not JSON"),
+        ('{"a": {"b": 1, "c": 2, "b": 3}}', "the key 'b' is there twice"),
         ("", "not JSON"),
         (b"\xff", "UTF-8"),
         ("[" + "0," * 10**4 + "0]", "more than 10000 values"),
