@@ -17,7 +17,6 @@ from specbench.results.stored import StoredRun
 from specbench.tasks.harness import DataUnavailable, Request, TaskChoice, Tasks
 from specbench.tasks.timed import GaveUp, each, end_child
 
-
 MOST_TEMPLATE = 2**22  # characters of a conversation of one word; system prompts in templates have some 10,000
 
 
