@@ -2,12 +2,14 @@
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import pandas as pd
 
 from figures import provenance as provenance_index
+from figures.markdown import rows as _rows
 from figures.stored import RESULTS, table
+from figures.workloads import replayed_agent, workloads
 from specbench.base.stats import holm
 from specbench.report.columns import COLUMNS
 from specbench.report.tables import render
@@ -17,10 +19,6 @@ LEVEL = 0.05
 WORDS, ALGEBRA, CODE, NEWS = FOUR = tuple(f"pocket_{name}" for name in ("gsm8k", "math500", "humaneval", "cnndm"))
 INSTRUCTIONS, NEEDLES = "pocket_ifeval", "pocket_ruler"
 Signs = dict[tuple[str, str], str]
-
-
-def _rows(heads: list[str], rows: Iterable[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *rows])
 
 
 def _wrapped(text: str) -> str:
@@ -306,4 +304,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "cospec-rewards": cospec_rewards,
     "load": load,
     "provenance": provenance,
+    "workloads": workloads,
+    "replay-agent": replayed_agent,
 }

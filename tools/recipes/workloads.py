@@ -1,0 +1,107 @@
+"""What drafts are worth on SmolLM2 by workload: prose, code, repetition, tool calls, and an agent's turns.
+
+    python tools/recipes/workloads.py DATA runs/workloads results/reference/workloads-smollm2.csv
+
+DATA holds mt_bench.jsonl, humaneval_test.jsonl, cnn_dm_test.jsonl, bfcl_simple_test.jsonl and agent_trajectories.jsonl.
+Runs that are there already are read, unfinished ones go on. No times are taken. Next to the CSV stands a JSON file that
+says how. Rows of the agent are by the tokens before a round; its intervals are over conversations.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from specbench.analysis.context import context
+from specbench.results.stored import StoredRun
+
+ALL = "--method sps --method pld --method suffix --method sam --method recycling --method lookahead"
+FEW = "--method sps --method pld --method suffix"
+PAIR = "specbench run --pair smollm2 --runtime static --untimed"
+LONG, SHORT = (
+    ("marshmallow-code__marshmallow-1867-7",),
+    ("6e44b9__sweagenttestrepo-1c2844-0", "function_calling_simple-3"),
+)
+RUNS = {
+    "prose": f"{PAIR} --batch 8 {ALL} --max-new-tokens 64 --prompts RUNS/prose.jsonl",
+    "code": f"{PAIR} --batch 8 {ALL} --max-new-tokens 64 --task humaneval --apply-chat-template --limit 8 "
+    "--data-dir DATA --allow-code-execution",
+    "repeat": f"{PAIR} --batch 6 {ALL} --max-new-tokens 64 --prompts RUNS/repeat.jsonl",
+    "tools": f"{PAIR} --batch 8 --method sps --method suffix --max-new-tokens 48 --suite tools --limit 8 "
+    "--data-dir DATA --schema-field schema",
+    "everyday": f"{PAIR} --batch 4 --method suffix --method sam --method recycling --method lookahead --suite everyday "
+    "--limit 4",
+    "agent-long": f"{PAIR} {FEW} --max-new-tokens 32 --trajectories RUNS/one.jsonl",
+    "agent-short": f"{PAIR} {FEW} --max-new-tokens 32 --trajectories RUNS/short.jsonl",
+}
+AGENT = ("agent-long", "agent-short")
+COLUMNS = ["acceptance_rate", "alpha", "tau", "tau_low", "tau_high"]
+
+
+def main(data: str, folder: str, out: str) -> None:
+    runs = Path(folder)
+    runs.mkdir(parents=True, exist_ok=True)
+    write_prompts(Path(data), runs)
+    rows: list[dict[str, Any]] = []
+    facts: dict[str, Any] = {"what": "tokens a round of drafts on SmolLM2 by workload, greedy", "runs": {}}
+    for name, command in RUNS.items():
+        run = runs / name
+        if not (run / "summary.parquet").exists():
+            begun = (run / "manifest.json").exists()
+            code = " --allow-code-execution" * ("--allow-code" in command)
+            words = f"specbench run --resume {run}{code}" if begun else f"{command} --out {run}"
+            program, *rest = words.replace("RUNS", folder).replace("DATA", data).split()
+            subprocess.run([str(Path(sys.executable).with_name(program)), *rest], check=True)
+        there = json.loads((run / "manifest.json").read_text())
+        facts["machine"] = {k: there["environment"][k] for k in ("cpu", "cores", "threads", "system", "versions")}
+        facts["runs"][name] = {"command": command, "started": there["started"], "load": there["environment"]["load"]}
+        rows += by_span(run, name) if name in AGENT else by_task(run, name)
+    pd.DataFrame(rows).to_csv(out, index=False)
+    Path(out).with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def write_prompts(data: Path, runs: Path) -> None:
+    """Files of prompts: four of MT-Bench's writing and humanities each, beginnings of news, and conversations."""
+    questions = read(data / "mt_bench.jsonl")
+    prose = [q for kind in ("writing", "humanities") for q in [q for q in questions if q["category"] == kind][:4]]
+    asked = [{"id": q.get("id", q.get("question_id")), "category": "prose", "prompt": q["turns"][0]} for q in prose]
+    write(runs / "prose.jsonl", asked)
+    words = "Repeat this text word for word, and write nothing else:\n\n"
+    news = [(str(n["id"]), " ".join(n["article"].split()[:60])) for n in read(data / "cnn_dm_test.jsonl")[:6]]
+    write(runs / "repeat.jsonl", [{"id": i, "category": "repeat", "prompt": words + text} for i, text in news])
+    talks = read(data / "agent_trajectories.jsonl")
+    for name, ids in (("one", LONG), ("short", SHORT)):
+        write(runs / f"{name}.jsonl", [talk for talk in talks if talk["id"] in ids])
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write(path: Path, lines: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def by_task(run: Path, name: str) -> Iterator[dict[str, Any]]:
+    """A row for each task and method of a run."""
+    table = pd.read_parquet(run / "summary.parquet")
+    for row in table[table.task != "average"].to_dict("records"):
+        yield {"run": name, "workload": row["task"], "method": row["method"], "documents": row["documents"]} | {
+            column: row[column] for column in COLUMNS
+        }
+
+
+def by_span(run: Path, name: str) -> Iterator[dict[str, Any]]:
+    """A row for each span of the context and method of a run."""
+    for row in context(StoredRun(run)).places.to_dict("records"):
+        span = f"agent {row['from']:.0f} to {row['to'] - 1:.0f}"
+        known = {column: row[column] for column in COLUMNS if column in row}
+        yield {"run": name, "workload": span, "method": row["method"], "documents": row["documents"]} | known
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
