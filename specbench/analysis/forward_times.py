@@ -27,6 +27,7 @@ from specbench.config import UserError, validated
 
 LONGEST = 1e6  # seconds of a forward
 SAMPLED = 1000  # prefills or rounds that a slope is fitted to
+HELD_UP = 5  # times the median of rounds with as many drafted tokens
 LEAST = 0.01  # of a time that does not come from the context
 
 
@@ -101,12 +102,15 @@ class Times:
 
 
 def from_records(rounds: pd.DataFrame, prefills: pd.DataFrame, vanilla: pd.DataFrame) -> Times:
-    """The times of one method's rounds, by medians; `vanilla` holds the rounds of vanilla decoding, and may be empty.
+    """The times of one method's rounds, by means; `vanilla` holds the rounds of vanilla decoding, and may be empty.
+
+    A text takes the sum of its rounds, and rounds are skewed: by medians it would come out too fast, the more so on a
+    busy machine. Rounds that took over HELD_UP times their median are left out.
 
     All three have `drafted`, `draft_forwards`, `target_seconds`, `draft_seconds` and `seconds`; `prefills` also has
     `width`, the tokens of the prompt.
 
-    With several draft lengths, every part of a round is linear in the length (least squares over the medians of each
+    With several draft lengths, every part of a round is linear in the length (least squares over the means of each
     length). With a single length, three assumptions separate the parts. First, a prefill is a wide forward of the
     target, so the slope by width is the slope from the rounds to the prefills, but no steeper than the slope from
     vanilla's forwards over one token. Second, the part of a draft's prefill that does not depend on its width is the
@@ -118,26 +122,33 @@ def from_records(rounds: pd.DataFrame, prefills: pd.DataFrame, vanilla: pd.DataF
     columns = ["drafted", "draft_forwards", "target_seconds", "draft_seconds", "seconds"]
     if not len(rounds) or rounds[columns].isna().any(axis=None):
         raise UserError("these records lack the seconds of forwards; give --forward-times t_draft=…,t_target=…")
-    parts = rounds.assign(rest=rounds.seconds - rounds.target_seconds - rounds.draft_seconds)
+    parts = _steady(rounds.assign(rest=rounds.seconds - rounds.target_seconds - rounds.draft_seconds))
     grouped = parts.groupby("drafted")
     names = ["target_seconds", "draft_seconds", "rest"]
-    medians, sizes = grouped[names].median(), grouped.size()
-    alone = float(vanilla.seconds.median()) if len(vanilla) else 0.0
+    means, sizes = grouped[names].mean(), grouped.size()
+    plain = _steady(vanilla.assign(drafted=0))
+    alone = float(plain.seconds.mean()) if len(plain) else 0.0
     often = sizes[(sizes >= FEWEST) & (sizes.index > 0)].index
     if len(often) > 1:
-        lines = [_line(often.to_numpy(float), medians[name][often].to_numpy(), sizes[often]) for name in names]
+        lines = [_line(often.to_numpy(float), means[name][often].to_numpy(), sizes[often]) for name in names]
         (target, width_slope), (start, t_draft), (overhead, draft_overhead) = lines
         return Times(t_draft, target, width_slope, start, overhead, draft_overhead, alone)
     drafted = int(sizes.idxmax())
     if not drafted:
         raise UserError("these rounds drafted nothing; choose another --method")
-    target, draft, rest = (float(medians[name][drafted]) for name in names)
-    forwards = float(rounds.draft_forwards[rounds.drafted == drafted].median())
-    single = float(vanilla.target_seconds.median()) if len(vanilla) else 0.0
+    target, draft, rest = (float(means[name][drafted]) for name in names)
+    forwards = float(parts.draft_forwards[parts.drafted == drafted].mean())
+    single = float(plain.target_seconds.mean()) if len(plain) else 0.0
     slope = _width_slope(prefills, drafted, target, single)
     first = _first_forward(prefills, draft / max(forwards, 1), draft)
     each = (draft - first) / (forwards - 1) if forwards > 1 else first
     return Times(each, target - slope * drafted, slope, first - each, rest, 0.0, alone)
+
+
+def _steady(rounds: pd.DataFrame) -> pd.DataFrame:
+    """The rounds without those that something else held up."""
+    usual = rounds.groupby("drafted").seconds.transform("median")
+    return rounds[rounds.seconds <= HELD_UP * usual]
 
 
 def _line(x: Floats, y: Floats, weights: "pd.Series[int]") -> tuple[float, float]:

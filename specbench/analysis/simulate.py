@@ -14,11 +14,12 @@ from specbench.analysis.forward_times import Times
 from specbench.analysis.lengths_to_try import ORACLE, Setting, settings
 from specbench.analysis.metrics import timed_samples
 from specbench.analysis.replay import Rule, Unknown, replay, unknown
-from specbench.analysis.simulated_rows import Recorded, by_text, counted, mark_best, rows_of
+from specbench.analysis.simulated_rows import ALL, Recorded, by_text, counted, mark_best, rows_of
 from specbench.config import MethodSpec, UserError
 from specbench.results.stored import StoredRun
 
 SAMPLED = [*TEXT, "method", "warmup", "finish", "tokens", "prompt_tokens", "prefill_seconds", "decode_seconds"]
+LARGEST_ERROR = 0.1  # beyond it a simulation gives no speedup
 SIMULATED, PROJECTED = "simulated", "projected"
 OF_BATCHES = ("draft_width_slope", "context_slope", "draft_context_slope")  # times that a batch needs
 HIDDEN, UNTOLD = "hidden states", "not told"  # what drafts depend on besides the text
@@ -52,6 +53,8 @@ class Simulation:
     reads: str = ""  # what else than the text the drafts depend on, if the draft is known to
     batch: int = 1
     second: str = ""
+    error: float = math.nan  # the largest share by which tokens/s of another length were off that this run has measured
+    load: float | None = None  # of the machine when the run began, if it had more to do than it has cores
 
 
 def simulate(
@@ -99,6 +102,11 @@ def simulate(
     positions = sum(len(text.agree) for text in texts)
     rescued = pc.sum(decoding(run, spec.name, ["rescued"]).column("rescued")).as_py()
     source = PROJECTED if given or options.batch > 1 else SIMULATED
+    table = mark_best(pd.DataFrame(rows)).assign(source=source)
+    error = error_of(table, spec.name)
+    if error > LARGEST_ERROR:
+        table = table.assign(speedup=math.nan, speedup_e2e=math.nan, best=False)
+    machine = run.manifest["environment"]
     return Simulation(
         method=spec.name,
         sampling=run.sampling,
@@ -108,12 +116,24 @@ def simulate(
         missing=missing,
         rescued=int(rescued or 0),
         texts=len(texts),
-        table=mark_best(pd.DataFrame(rows)).assign(source=source),
+        table=table,
         source=source,
         reads=HIDDEN if spec.method.startswith("eagle") else UNTOLD if spec.method == "imported" else "",
         batch=options.batch,
         second=options.second or "",
+        error=error,
+        load=machine.get("load") if (machine.get("load") or 0) > (machine.get("cores") or math.inf) else None,
     )
+
+
+def error_of(table: pd.DataFrame, method: str) -> float:
+    """By how much tokens/s on all tasks are off, at most, of the settings that the run measured by other methods.
+
+    Those of the replayed method itself agree by construction. NaN if there are no others.
+    """
+    known = table[(table.task == ALL) & table.measured.notna() & table.measured_tokens_per_s.notna()]
+    others = known[known.measured != method]
+    return float((others.tokens_per_s / others.measured_tokens_per_s - 1).abs().max()) if len(others) else math.nan
 
 
 def times_of(run: StoredRun, method: str, given: str | None, options: Options) -> Times:

@@ -2,6 +2,7 @@
 
 import json
 
+import pandas as pd
 import pytest
 from drafted import made, run_of, text_of
 from screens import call
@@ -60,6 +61,17 @@ def growing(folder):
             before[row["method"]] += row["committed"]
     records.write_table(path, rows, records.ROUNDS)
     return run
+
+
+def test_skewed_rounds_count_with_their_mean_and_held_up_ones_not():
+    """Of eight rounds six take 10 s and two 14 s, 11 on the mean; a ninth took 500 s, and vanilla's are as skewed."""
+    seconds = [10.0] * 6 + [14.0] * 2
+    rounds = pd.DataFrame({"drafted": 2, "draft_forwards": 2, "draft_seconds": 4.0, "seconds": [*seconds, 500.0]})
+    rounds["target_seconds"] = rounds.seconds - 5
+    vanilla = pd.DataFrame({"drafted": 0, "target_seconds": 6.0, "seconds": [6.0] * 3 + [10.0, 90.0]})
+    prefills = pd.DataFrame({"width": [], "target_seconds": [], "draft_seconds": []}, dtype=float)
+    times = forward_times.from_records(rounds, prefills, vanilla)
+    assert times.round(2) == pytest.approx(11.0) and times.token == pytest.approx(7.0)
 
 
 def test_slopes_of_the_records_by_context(tmp_path):

@@ -28,6 +28,8 @@ from specbench.methods.lengths.confidence import Confidence
 from specbench.methods.lengths.cumulative import Cumulative
 from specbench.methods.lengths.entropy import Entropy
 from specbench.methods.lengths.specdecpp import Predicted
+from specbench.results import records
+from specbench.results.stored import StoredRun
 
 
 def rows_of(rounds, doc_id=0):
@@ -267,6 +269,32 @@ def test_a_whole_simulation_by_hand(tmp_path):
     assert table.time_error.dropna().tolist() == pytest.approx([0, 0], abs=1e-9)
     twice = simulate(run, "sps[gamma=3]", "t_draft=1,t_target=10,overhead=2,vanilla=12.5", [1]).table.iloc[0]
     assert twice.tokens_per_s == pytest.approx(2 / 13) and twice.time_error is None  # of another machine
+
+
+def slower(run, method, times):
+    """The run with all rounds of a method longer by a factor, and its samples with them."""
+    for name, columns in (("rounds", ("target_seconds", "draft_seconds", "seconds")), ("samples", ("decode_seconds",))):
+        rows = records.read_rows(run.folder, name).to_pylist()
+        for row in rows:
+            if row["method"] == method and row.get("round", 1):
+                row |= {column: times * row[column] for column in columns if row[column]}
+        schema = {"rounds": records.ROUNDS, "samples": records.SAMPLES}[name]
+        records.write_table(run.folder / f"{name}.parquet", rows, schema)
+    return StoredRun(run.folder)
+
+
+@pytest.mark.parametrize(("times", "error", "given"), [(1.0, 0.0, True), (1.05, 0.05, True), (0.8, 0.2, False)])
+def test_the_error_of_a_simulation_for_its_own_run(tmp_path, times, error, given):
+    """γ = 1, which the run measured itself, took `times` what γ = 3 foretells; beyond a tenth no speedup is given."""
+    methods = {"vanilla": [[(0, 0)] * 40] * 2, "sps[gamma=3]": [[(3, 1)] * 20] * 2, "sps[gamma=1]": [[(1, 1)] * 20] * 2}
+    run = slower(run_of(tmp_path / "run", methods), "sps[gamma=1]", times)
+    simulated = simulate(run, "sps[gamma=3]", None, [1, 2, 3])
+    assert simulated.error == pytest.approx(error)
+    assert simulated.table.speedup.notna().all() == given and simulated.table.best.any() == given
+    shown = " ".join(call("simulate", run.folder, "--method", "sps[gamma=3]", "--gamma", "1,2,3").output.split())
+    assert f"tok/s of other lengths in this run are off by up to {error:.0%}" in shown
+    assert ("so no speedup is given" in shown) != given
+    assert math.isnan(simulate(run, "sps[gamma=3]", None, [2, 3]).error)
 
 
 def test_each_task_has_its_rows(tmp_path):

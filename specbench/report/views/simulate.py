@@ -1,5 +1,6 @@
 """A simulation of other draft lengths, and the best threshold of each of many heads."""
 
+import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.analysis.lengths_to_try import ORACLE
-from specbench.analysis.simulate import HIDDEN, PROJECTED, UNTOLD, Simulation
+from specbench.analysis.simulate import HIDDEN, LARGEST_ERROR, PROJECTED, UNTOLD, Simulation
 from specbench.analysis.simulated_rows import ALL
 from specbench.report.finding import Finding, Sheet, number
 
@@ -15,6 +16,7 @@ EAGLE = (
     "tokens a round come out 1 to 3 % low: a replay assumes drafts depend on the text alone, and EAGLE's also depend "
     "on the hidden states since the round began"
 )
+UNKNOWN = "its error is not known: this run has no other length of the same drafts"
 GUESSED = 0.005  # a larger share of rounds that needed what was not recorded is marked
 
 
@@ -23,13 +25,26 @@ def view(figures: Simulation) -> Finding:
     rows = figures.table[figures.table.task == ALL]
     return Finding(
         "simulate",
-        f"{figures.source}: {figures.method}, {figures.sampling}, {figures.texts} texts replayed",
+        f"{figures.source}: {figures.method}, {figures.sampling}, {figures.texts} texts replayed{_error(figures)}",
         [_settings(rows)],
         notes=[*notes(figures, rows)],
         facts={name: value for name, value in asdict(figures).items() if name not in ("times", "table")}
         | {"times": vars(figures.times), "table": figures.table},
         frame=figures.table,
     )
+
+
+def _error(figures: Simulation) -> str:
+    """What the head says of the simulation's error for its own run, and of the machine."""
+    if figures.source == PROJECTED:
+        return ""
+    known = not math.isnan(figures.error)
+    parts = [f"tok/s of other lengths in this run are off by up to {figures.error:.0%}" if known else UNKNOWN]
+    if figures.error > LARGEST_ERROR:
+        parts.append(f"more than {LARGEST_ERROR:.0%}, so no speedup is given")
+    if figures.load is not None:
+        parts.append(f"the machine was busy (load {figures.load:.1f}): repeat the run on an idle one")
+    return "; ".join(["", *parts])
 
 
 def heads_view(best: pd.DataFrame) -> Finding:
