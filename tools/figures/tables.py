@@ -118,6 +118,17 @@ def drafts_verdicts() -> str:
     return _rows(["", "methods, the fastest first"], [list(line) for line in lines.items()])
 
 
+def drafts_now() -> str:
+    """τ of the methods whose rules are others than in the timed run."""
+    rows = table("drafts-now").set_index(["task", "method"])
+    tasks = {"mean": "average", "words": WORDS, "algebra": ALGEBRA, "code": CODE, "news": NEWS}
+    methods = dict.fromkeys(method for _, method in rows.index if method not in ("vanilla", "anpd"))
+    return _rows(
+        ["method", *tasks],
+        [[f"`{method}`", *(_bounded(rows, (task, method), "tau") for task in tasks.values())] for method in methods],
+    )
+
+
 def drafts_real() -> str:
     """τ of what needs no model, on real texts."""
     found = table("replay-suffix").set_index(["method", "task"]).tau
@@ -294,6 +305,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "qwen": qwen,
     "drafts": drafts,
     "drafts-verdicts": drafts_verdicts,
+    "drafts-now": drafts_now,
     "drafts-real": drafts_real,
     "losses": losses,
     "strength": strength,

@@ -8,9 +8,11 @@ import pytest
 import torch
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair
 from law import V, fit, small_target
+from official_cases import official_cases
 from recalled import recalled
 from refusals import one_line_error
 from tiny_rank_blocks import head, in_file, naive_blocks, on_cpu, recipe, stirred, trained
+from transformers import LlamaConfig
 
 from specbench import config
 from specbench.engine.models.heads import Head
@@ -109,6 +111,32 @@ def test_every_block_equals_one_without_cache(monkeypatch, architecture):
             ranked = model.rank(block.states, block.logits).cpu()
             assert torch.allclose(ranked, scores, atol=1e-3)
         assert logits.std() > 0.1 and scores.std() > 0.01
+
+
+def numbers(seed, *shape):
+    """Those of tests/official/specblock.py."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@torch.no_grad()
+def test_the_drafter_says_what_its_own_code_says():
+    """Six of two and three layers: logits of the last token's four slots, and the scores of their ranks' classes."""
+    for case in official_cases("specblock"):
+        layers, tokens = 2 + case["seed"] % 2, torch.tensor([case["tokens"]])
+        facts = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": layers, "rms_norm_eps": 1e-5}
+        sizes = LlamaConfig(hidden_size=32, intermediate_size=48, vocab_size=40, attn_implementation="sdpa", **facts)
+        embedding = torch.nn.Embedding(48, 32)
+        drafter = RankBlockHead(sizes, (0, 1, 2), 4, 256, torch.arange(40), embedding)
+        own = {**dict(drafter.named_parameters()), "input_layer.embed_tokens.weight": embedding.weight}
+        for at, (name, parameter) in enumerate(sorted(own.items())):
+            size = 1 if "norm" in name or "embed" in name or "queries" in name else parameter.shape[-1] ** -0.5
+            parameter.copy_(size * numbers(97 * case["seed"] + at, *parameter.shape) + ("norm" in name))
+        conditions = drafter.fuse(numbers(1000 + case["seed"], 1, 7, 96).float())
+        places = (torch.arange(1, 8)[:, None] + torch.arange(4)).flatten()[None]
+        states = drafter.fill(drafter.read(tokens, conditions), places)[0, -4:]
+        logits = drafter.predict(states)
+        assert torch.allclose(logits, torch.tensor(case["logits"]), atol=2e-4)
+        assert torch.allclose(drafter.rank(states, logits), torch.tensor(case["ranks"]), atol=2e-4)
 
 
 def test_a_slot_reads_the_state_of_the_slot_before_it():
