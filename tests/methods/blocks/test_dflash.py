@@ -3,6 +3,7 @@
 Heads of DFlash and DFlare, which mix the target's layers, decode by the same code.
 """
 
+import copy
 import math
 
 import oracle
@@ -17,18 +18,21 @@ from official_cases import official_cases
 from recalled import recalled
 from refusals import one_line_error
 from tiny_blocks import head, in_file, kind_of, naive_lattice, naive_parts, recipe_of, trained
-from transformers import Qwen3Config
+from transformers import MuseGlimmerAssistantConfig, MuseGlimmerAssistantModel, Qwen3Config
+from transformers.generation.candidate_generator import DFlashTokenCandidateGenerator
 
 from specbench import config
 from specbench.engine.accept import exact
 from specbench.engine.models.block_head import BlockHead, first_mix, spread
+from specbench.engine.models.eagle_head import STORED
 from specbench.engine.models.heads import Head
 from specbench.engine.sampling import probabilities
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Sampling
 from specbench.methods.blocks import dflash
 from specbench.methods.blocks.dflash import BlockDrafter, DFlash, Slots, block_head
-from specbench.training.dflash.fit import new_head
+from specbench.training.answered import Answered
+from specbench.training.dflash.fit import Training, new_head
 from specbench_extras.deer.deer import Deer, TextDrafter
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
@@ -344,3 +348,71 @@ def test_a_mixed_head_begins_with_a_layer_of_its_own():
 @pytest.mark.parametrize("name", KINDS)
 def test_the_settings_are_the_papers(name):
     assert config.load_method(name).values == {"block": 0, "proposal": "likeliest", "head": "auto"}
+
+
+@pytest.mark.parametrize("block", (2, pytest.param(4, marks=LONG), 5))
+def test_texts_and_accepted_counts_are_those_of_transformers_generation(block, monkeypatch):
+    """A head that has learned one of three texts; transformers has its mask among the target's tokens."""
+    target, mask = copy.deepcopy(pair("llama")[0]).cpu(), 95
+    prompt, text = lively_prompt("llama", 12, 40)
+    run = Training(
+        target, [Answered("one", prompt + text[:30], 12)], 96, recipe_of("dflash", block=block, epochs=12), 0
+    )
+    run.head.layers_read = (0, 1)
+    for _ in range(run.steps):
+        run.learn(run.answered)
+        run.step += 1
+    head = block_head(in_file(run.head), target)
+    with torch.no_grad():
+        target.get_input_embeddings().weight[mask] = head.mask
+    theirs, matches, drafts = transformers_head(head, target, mask), [], []
+    propose = DFlashTokenCandidateGenerator.get_candidates
+
+    def noted(self, input_ids, *args, **kwargs):
+        matches.append(kwargs["n_last_matches"])
+        made = propose(self, input_ids, *args, **kwargs)
+        drafts.append(made[0][0, input_ids.shape[1] :].tolist())
+        return made
+
+    monkeypatch.setattr(DFlashTokenCandidateGenerator, "get_candidates", noted)
+    accepted = 0
+    for seed, asked in enumerate((prompt, *oracle.prompts(2, length=9, seed=4))):
+        assert mask not in asked
+        matches.clear(), drafts.clear()
+        said = target.generate(
+            torch.tensor([asked]),
+            assistant_model=theirs,
+            speculation_type="dflash",
+            max_new_tokens=40,
+            do_sample=False,
+            eos_token_id=None,
+        )[0, len(asked) :].tolist()
+        tokens, rounds = decode(DFlash(Session(target, "target"), drafter(head, block), {}), asked, 40)
+        assert tokens == said
+        counts = matches[2:]  # nothing was drafted before the first two calls
+        mine = [round_.accepted for round_ in rounds[1:]]
+        assert mine[: len(counts)] == counts and len(mine) <= len(counts) + 1, seed
+        whole = [draft for draft in drafts if len(draft) == block - 1]
+        assert [round_.verdict.drafted for round_ in rounds[1:]][: len(whole)] == whole
+        accepted += sum(counts)
+    assert accepted >= 5
+
+
+def transformers_head(head, target, mask):
+    """The same head as a drafter of transformers' DFlash."""
+    sizes = {name: getattr(head.config, name) for name in (*STORED, "hidden_size", "intermediate_size")}
+    config = MuseGlimmerAssistantConfig(
+        **sizes,
+        num_hidden_layers=len(head.layers),
+        layer_types=["full_attention"] * len(head.layers),
+        block_size=head.block,
+        mask_token_id=mask,
+        target_layer_ids=list(head.layers_read),
+    )
+    made = MuseGlimmerAssistantModel(config).to(target.dtype).eval()
+    names = {"fc.": "encoder.fc.", "hidden_norm.": "encoder.output_norm_enc."}
+    tensors = {name: tensor for name, tensor in head.state_dict().items() if name != "mask"}
+    for old, new in names.items():
+        tensors = {new + name[len(old) :] if name.startswith(old) else name: one for name, one in tensors.items()}
+    made.load_state_dict(tensors)
+    return made
