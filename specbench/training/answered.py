@@ -17,9 +17,11 @@ from specbench.base.hashes import stable_seed
 from specbench.engine.models.cost import facts
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair
+from specbench.engine.runtimes.mixers import has_more_than_keys
 from specbench.engine.sampling import draw
-from specbench.engine.session import common
+from specbench.engine.session import Session, common
 from specbench.engine.types import Sampling
+from specbench.methods.chains.vanilla import Vanilla
 from specbench.training.collected import left_to_others, put_table, read_collected
 from specbench.training.documents import Document, documents_hash
 
@@ -151,10 +153,14 @@ def answer(
 
     There is no padding: all rows have read the same number of tokens, and longer prompts are still being read while
     shorter ones are answered. So prompts of similar length cost least. The beginning that all prompts share is read
-    once.
+    once. A target with a state answers one prompt after the other.
     """
-    read, cache = min(map(len, prompts)), DynamicCache()
     lengths = [length] * len(prompts) if isinstance(length, int) else length
+    if has_more_than_keys(target):
+        session = Session(target, "target", vocabulary=vocabulary)
+        each = zip(prompts, lengths, strict=True)
+        return [_answer_alone(session, list(prompt), most, eos_ids, sampling, rng) for prompt, most in each]
+    read, cache = min(map(len, prompts)), DynamicCache()
     shared = min(read - 1, min(common(list(prompts[0]), prompt) for prompt in prompts))
     if shared and len(prompts) > 1:
         target(torch.tensor([prompts[0][:shared]], device=target.device), past_key_values=cache, logits_to_keep=1)
@@ -182,6 +188,17 @@ def answer(
             cache.batch_select_indices(torch.tensor(open_rows, device=target.device))
             active, following = [active[i] for i in open_rows], [following[i] for i in open_rows]
         fed = torch.tensor(following, device=target.device)[:, None]
+
+
+def _answer_alone(
+    target: Session, prompt: list[int], length: int, eos_ids: frozenset[int], sampling: Sampling, rng: torch.Generator
+) -> list[int]:
+    said: list[int] = []
+    for round_ in Vanilla(target).rounds(prompt, sampling, rng):
+        said += round_.tokens
+        if ended(said, length, eos_ids):
+            break
+    return said
 
 
 def ended(answer: Sequence[int], length: int, eos_ids: frozenset[int]) -> bool:

@@ -19,6 +19,7 @@ from specbench.config import SUITES, load_method
 from specbench.engine.models.heads import write_head
 from specbench.engine.models.mtp import load_modules
 from specbench.engine.models.pair import Pair
+from specbench.engine.types import Sampling
 from specbench.training import answered as data
 from specbench.training import heads, mtp
 from specbench.training.answered import Answered, blocks
@@ -127,6 +128,25 @@ def test_a_trained_file_drafts_for_its_target_as_many_tokens_as_it_has_learned(j
     assert longer.drafter.modules.steps == 5
     printed = " ".join(capsys.readouterr().out.split())
     assert "step 3" in printed and f"mtp.head={job().out}" in printed.replace(" ", "")
+
+
+@pytest.mark.parametrize("kind", ("qwen3_next", "mamba2"))
+def test_a_target_with_a_state_answers_as_a_forward_without_cache_says(kind):
+    model = tiny.model(kind)
+    prompts = [tiny.prompt(seed=seed)[:length] for seed, length in enumerate((9, 3, 6))]
+    expected = []
+    for prompt in prompts:
+        text = list(prompt)
+        with torch.inference_mode():
+            for _ in range(8):
+                text.append(int(model(torch.tensor([text]), use_cache=False).logits[0, -1].argmax()))
+        expected.append(text[len(prompt) :])
+    ends = frozenset({expected[0][4]})
+    said = data.answer(model, prompts, 8, ends, 96, Sampling(), torch.Generator())
+    for one, whole in zip(said, expected, strict=True):
+        last = next((i for i, token in enumerate(whole) if token in ends), 7)
+        assert one == whole[: last + 1]
+    assert len({token for one in expected for token in one}) >= 5
 
 
 def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):

@@ -1,5 +1,6 @@
 """MTP: drafts, texts and accepted counts are those of transformers' own generation; bad checkpoints are one line."""
 
+import copy
 import sys
 
 import mtp_checkpoints as checkpoints
@@ -15,9 +16,12 @@ from transformers.cache_utils import MtpCache
 from transformers.generation.candidate_generator import MTPCandidateGenerator
 from transformers.modeling_layers import MtpModel
 
-from specbench.engine.models.pair import Pair
+from specbench import config
+from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.eager import EAGER
+from specbench.measure.prompts import encode
+from specbench.studies.bench.prompts import bundled_prompts
 
 CASES = (("deepseek_v3", 1), ("deepseek_v3", 2), ("glm4_moe", 1), ("glm4_moe", 3))
 # Those that transformers has no names for are handed to its generation.
@@ -129,6 +133,25 @@ def test_one_module_goes_on_from_its_own_states(kind, checkpoint):
         text += round_.tokens
     assert sum(round_.accepted for round_ in rounds) >= 2
     assert tokens == vanilla(target, prompt, COUNT)
+
+
+@pytest.mark.long
+def test_a_wrong_norm_leaves_the_text_as_it_is_and_less_is_accepted():
+    """The bundled module without the norm of embeddings. Its other norms change scales alone, and nearly nothing."""
+    bundled = load_pair(config.load_pair("pocket"))
+    prompts = [encode(bundled, prompt) for prompt in bundled_prompts("gsm8k", 3)]
+    right = with_settings("mtp", bundled, 4, {})
+    wrong = with_settings("mtp", bundled, 4, {})
+    wrong.drafter.modules.model = copy.deepcopy(wrong.drafter.modules.model)
+    wrong.drafter.modules.model.layers[0].enorm = torch.nn.Identity()
+    texts, accepted = zip(*(accepted_of(method, prompts) for method in (right, wrong)), strict=True)
+    assert texts[0] == texts[1]
+    assert accepted[1] < 0.7 * accepted[0]
+
+
+def accepted_of(method, prompts):
+    decoded = [decode(method, prompt, 30) for prompt in prompts]
+    return [tokens for tokens, _ in decoded], sum(round_.accepted for _, rounds in decoded for round_ in rounds)
 
 
 def test_texts_of_a_batch_are_those_of_each_alone(checkpoint):
