@@ -1,8 +1,8 @@
-"""What drafts are worth on SmolLM2 by workload: prose, code, repetition, tool calls, and an agent's turns.
+"""What drafts are worth on SmolLM2 by workload: prose, code, repetition, and an agent's turns.
 
     python tools/recipes/workloads.py DATA runs/workloads results/reference/workloads-smollm2.csv
 
-DATA holds mt_bench.jsonl, humaneval_test.jsonl, cnn_dm_test.jsonl, bfcl_simple_test.jsonl and agent_trajectories.jsonl.
+DATA holds mt_bench.jsonl, humaneval_test.jsonl, cnn_dm_test.jsonl and agent_trajectories.jsonl.
 Runs that are there already are read, unfinished ones go on. No times are taken. Next to the CSV stands a JSON file that
 says how. Rows of the agent are by the tokens before a round; its intervals are over conversations.
 """
@@ -22,23 +22,15 @@ from specbench.results.stored import StoredRun
 ALL = "--method sps --method pld --method suffix --method sam --method recycling --method lookahead"
 FEW = "--method sps --method pld --method suffix"
 PAIR = "specbench run --pair smollm2 --runtime static --untimed"
-LONG, SHORT = (
-    ("marshmallow-code__marshmallow-1867-7",),
-    ("6e44b9__sweagenttestrepo-1c2844-0", "function_calling_simple-3"),
-)
+LONG = "marshmallow-code__marshmallow-1867-7"
 RUNS = {
     "prose": f"{PAIR} --batch 8 {ALL} --max-new-tokens 64 --prompts RUNS/prose.jsonl",
     "code": f"{PAIR} --batch 8 {ALL} --max-new-tokens 64 --task humaneval --apply-chat-template --limit 8 "
     "--data-dir DATA --allow-code-execution",
-    "repeat": f"{PAIR} --batch 6 {ALL} --max-new-tokens 64 --prompts RUNS/repeat.jsonl",
-    "tools": f"{PAIR} --batch 8 --method sps --method suffix --max-new-tokens 48 --suite tools --limit 8 "
-    "--data-dir DATA --schema-field schema",
-    "everyday": f"{PAIR} --batch 4 --method suffix --method sam --method recycling --method lookahead --suite everyday "
-    "--limit 4",
+    "repeat": f"{PAIR} --no-share-prefix --batch 6 {ALL} --max-new-tokens 64 --prompts RUNS/repeat.jsonl",
     "agent-long": f"{PAIR} {FEW} --max-new-tokens 32 --trajectories RUNS/one.jsonl",
-    "agent-short": f"{PAIR} {FEW} --max-new-tokens 32 --trajectories RUNS/short.jsonl",
 }
-AGENT = ("agent-long", "agent-short")
+AGENT = ("agent-long",)
 COLUMNS = ["acceptance_rate", "alpha", "tau", "tau_low", "tau_high"]
 
 
@@ -57,6 +49,7 @@ def main(data: str, folder: str, out: str) -> None:
             program, *rest = words.replace("RUNS", folder).replace("DATA", data).split()
             subprocess.run([str(Path(sys.executable).with_name(program)), *rest], check=True)
         there = json.loads((run / "manifest.json").read_text())
+        facts["commit"] = there["environment"].get("git")
         facts["machine"] = {k: there["environment"][k] for k in ("cpu", "cores", "threads", "system", "versions")}
         facts["runs"][name] = {"command": command, "started": there["started"], "load": there["environment"]["load"]}
         rows += by_span(run, name) if name in AGENT else by_task(run, name)
@@ -65,7 +58,7 @@ def main(data: str, folder: str, out: str) -> None:
 
 
 def write_prompts(data: Path, runs: Path) -> None:
-    """Files of prompts: four of MT-Bench's writing and humanities each, beginnings of news, and conversations."""
+    """Files of prompts: four of MT-Bench's writing and humanities each, beginnings of news, and a conversation."""
     questions = read(data / "mt_bench.jsonl")
     prose = [q for kind in ("writing", "humanities") for q in [q for q in questions if q["category"] == kind][:4]]
     asked = [{"id": q.get("id", q.get("question_id")), "category": "prose", "prompt": q["turns"][0]} for q in prose]
@@ -74,8 +67,7 @@ def write_prompts(data: Path, runs: Path) -> None:
     news = [(str(n["id"]), " ".join(n["article"].split()[:60])) for n in read(data / "cnn_dm_test.jsonl")[:6]]
     write(runs / "repeat.jsonl", [{"id": i, "category": "repeat", "prompt": words + text} for i, text in news])
     talks = read(data / "agent_trajectories.jsonl")
-    for name, ids in (("one", LONG), ("short", SHORT)):
-        write(runs / f"{name}.jsonl", [talk for talk in talks if talk["id"] in ids])
+    write(runs / "one.jsonl", [talk for talk in talks if talk["id"] == LONG])
 
 
 def read(path: Path) -> list[dict[str, Any]]:
