@@ -8,6 +8,7 @@ import yaml
 
 from specbench import config
 from specbench.config import Setting, UserError
+from specbench.config.chosen import check_settings
 from specbench.methods import module, names
 from specbench.plan import Plan, preparing, resolve_plan, resolve_tasks
 from specbench.results.stored import StoredRun
@@ -451,3 +452,18 @@ def test_a_suite_of_too_many_methods_is_refused_at_once(tmp_path, lines):
     began = time.perf_counter()
     assert "1000" in error(lambda text: config.suite_methods(config.load_suite(text)), path)
     assert time.perf_counter() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (["sps.gamma=true"], "gamma: input should be a number, not True"),
+        (["sps.gamma=1:30"], "YAML reads 1:30 as a number of base 60"),
+        (["sps.gamma=2", "sps.gamma=3"], "--set sps.gamma is there twice"),
+    ],
+)
+def test_values_that_would_be_another(texts, words):
+    """Each was taken: as 1, as 90, and as 3."""
+    with pytest.raises(UserError, match=words):
+        changed = config.override(config.load_method("sps"), config.parse_assignments(texts)["sps"])
+        check_settings(module("sps").Settings, changed)

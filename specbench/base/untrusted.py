@@ -170,7 +170,23 @@ def text_of(line: str, where: str, remedy: str) -> str:
     return text
 
 
-class _Tagged(yaml.SafeLoader):
+class _Plain(yaml.SafeLoader):
+    """Reads numbers as they look: YAML 1.1 has 1:30 as 90 and 010 as 8, which is refused."""
+
+    def number(self, node: yaml.ScalarNode) -> Any:
+        if ":" in node.value or re.fullmatch(r"[-+]?0\d+", node.value):
+            raise ValueError(
+                f"YAML reads {node.value} as a number of base {60 if ':' in node.value else 8}; write it plainly"
+            )
+        whole = node.tag.endswith(":int")
+        return self.construct_yaml_int(node) if whole else self.construct_yaml_float(node)  # type: ignore[no-untyped-call]
+
+
+for _kind in ("int", "float"):
+    _Plain.add_constructor(f"tag:yaml.org,2002:{_kind}", _Plain.number)
+
+
+class _Tagged(_Plain):
     """Reads a value with a tag of its own, such as lm-eval's `!function`, as its text. Nothing is imported."""
 
 
@@ -198,7 +214,7 @@ def parse_yaml(text: str, where: str, tags: bool = False) -> Any:
             aliases, which can repeat a value without bound, make too many values.
     """
     try:
-        loader = (_Tagged if tags else yaml.SafeLoader)(text)
+        loader = (_Tagged if tags else _Plain)(text)
         try:
             node = loader.get_single_node()
             if node is None:

@@ -177,5 +177,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Setting
         method, dot, setting = key.partition(".")
         if not (equals and dot):
             raise UserError(f"--set {text!r}: write METHOD.KEY=VALUE, such as --set csd.gamma=4")
+        if setting in parsed.get(method, {}):
+            raise UserError(f"--set {key} is there twice; leave one of them")
         parsed.setdefault(method, {})[setting] = Setting(value=parse_value(value, f"--set {text!r}"))
     return parsed

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from specbench.base.errors import UserError
 from specbench.base.hashes import short_hash
@@ -25,6 +26,15 @@ class Settings(BaseModel):
     """Base of everything that is read from YAML or the command line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_as_number(cls, value: Any, checked: ValidationInfo) -> Any:
+        """Refuse true and false where a number is meant, which pydantic would take for 1 and 0."""
+        kinds = cls.model_fields[str(checked.field_name)].annotation
+        if isinstance(value, bool) and {kinds, *get_args(kinds)} & {int, float} and bool not in get_args(kinds):
+            raise PydanticCustomError("number", "input should be a number")
+        return value
 
 
 class ModelSpec(Settings):

@@ -27,6 +27,7 @@ from fuzz import assert_refused
 from fuzz_targets import TARGETS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refusals import one_line_error
 
 from specbench import config
 from specbench.base import parquet, parquet_footer, untrusted
@@ -190,6 +191,14 @@ def test_yaml(tmp_path, text, words):
     with pytest.raises(UserError, match=words):
         untrusted.read_mapping(path)
     assert_refused(lambda: config.load_suite(str(path)), tmp_path, words)
+
+
+@pytest.mark.parametrize("text", ["1:30", "a: [1:30:00]", "a: 010", "a: -07", "1:30.5"])
+def test_numbers_that_are_not_what_they_look_like(text):
+    """In YAML 1.1 they are 90, 5400, 8, -7 and 90.5."""
+    with one_line_error("of base", "write it plainly"):
+        untrusted.parse_yaml(text, "here")
+    assert untrusted.parse_yaml("[0, 10, 0x10, 1.5, 0.5, 1e-3, '1:30']", "here")[:5] == [0, 10, 16, 1.5, 0.5]
 
 
 def test_yaml_that_is_meant_well():
