@@ -116,7 +116,7 @@ def job(tmp_path, monkeypatch):
 def test_a_trained_file_drafts_for_its_target_as_many_tokens_as_it_has_learned(job, capsys):
     mtp.train(job())
     built = with_settings("mtp", job().pair, 4, {"head": str(job().out)})
-    assert (built.drafter.modules.steps, built.drafter.modules.count) == (3, 1)
+    assert built.gamma == 3
     assert set(built.hashes) == {"head"}
     accepted = 0
     for one in answered():
@@ -125,7 +125,7 @@ def test_a_trained_file_drafts_for_its_target_as_many_tokens_as_it_has_learned(j
         accepted += sum(round_.accepted for round_ in rounds)
     assert accepted >= 15, "it has learned four of the six texts by heart"
     longer = with_settings("mtp", job().pair, 4, {"head": str(job().out), "steps": 5})
-    assert longer.drafter.modules.steps == 5
+    assert longer.gamma == 5
     printed = " ".join(capsys.readouterr().out.split())
     assert "step 3" in printed and f"mtp.head={job().out}" in printed.replace(" ", "")
 
