@@ -80,7 +80,7 @@ def train(
     method: Annotated[
         str,
         Option(
-            help="judge, specdecpp, speckv, eagle3, eagle, hass, fspad, dovetail, medusa, hydra, chimera, dflash, "
+            help="judge, specdecpp, speckv, eagle3, eagle, hass, fspad, dovetail, medusa, hydra, mtp, chimera, dflash, "
             "dflare, deer, specblock, kangaroo, del, vocabtrim, cospec, a YAML based on one, or draft"
         ),
     ],

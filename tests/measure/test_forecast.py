@@ -19,7 +19,7 @@ def work(lengths: list[tuple[int, int]], shared: int = 0) -> SimpleNamespace:
     """Documents by the length of their prompts and of their longest answers, of one task."""
     requests = [SimpleNamespace(task="t", max_new_tokens=most) for _, most in lengths]
     prompts = [[1] * length for length, _ in lengths]
-    return SimpleNamespace(requests=requests, prompts=prompts, shared={"t": shared}, span=range(len(lengths)))
+    return SimpleNamespace(requests=requests, prompts=prompts, cached=lambda place: shared, span=range(len(lengths)))
 
 
 def sample(method: str, prompt: int, prefill: float, tokens: int, decode: float) -> dict:

@@ -225,6 +225,9 @@ def test_claims_hold_in_their_tables(paper: str) -> None:
             "loss",
             "same_rounds",
             "without",
+            "rivals",
+            "lower_with",
+            "needs",
             *settings,
         }
         metrics = {label for label, column in data["metrics"].items() if column == claim["metric"]}

@@ -236,7 +236,7 @@ def test_the_command_hands_on_what_it_was_given(monkeypatch, tmp_path, pocket):
 def test_every_trainer_is_found_by_its_file_and_named_in_the_help():
     trainable = {name for name in methods.names() if train.trainer(name)}
     layers, blocks = {"chimera", "del", "eagle", "eagle3", "medusa", "hydra"}, {"deer", "dflare", "dflash", "specblock"}
-    assert trainable == {"judge", "specdecpp", *layers, *blocks, "vocabtrim", "cospec", "kangaroo", "speckv"}
+    assert trainable == {"judge", "specdecpp", *layers, *blocks, "vocabtrim", "cospec", "kangaroo", "speckv", "mtp"}
     words = " ".join(output("train", "--help").split())
     assert all(name in words for name in (*trainable, "draft"))
     assert train.trainer("draft")

@@ -51,7 +51,7 @@ def load_modules(target: PreTrainedModel, folder: str = "auto") -> Any:
     dialect = dialect_of(target)
     with announcing(target, count, dialect.layer, dialect.mlp, dict(dialect.fields)), _from(target, where):
         try:
-            model = made.from_pretrained(target, device_map={"": target.device})
+            model = made.from_pretrained(target, device_map={"": target.device}, trust_remote_code=False)
         except (RuntimeError, ValueError, KeyError, OSError, TypeError, AttributeError) as error:
             reason = _reason(error)
             raise UserError(
