@@ -111,6 +111,8 @@ def of_name(name, models, grammars, draft=False, **changes):
     spec = config.load_method(name)
     changes |= {key: 3 for key in ("gamma", "draft_length") if key in spec.settings}
     changes |= {"branching": [2, 1]} if name == "rsd" else {}
+    changes |= {"drafter": "draft"} if name == "grammar" else {}  # nothing is forced by this pattern
+    changes |= {"whole": False} if "whole" in spec.settings else {}  # texts are shorter than γ tokens after a place
     spec = config.override(spec, {key: config.Setting(value=value) for key, value in changes.items()})
     constraining = Constraining(grammars, draft, RULE)
     return build(spec, Pair("tiny", models, letters.tokenizer(), constraining=constraining), Unwatched())
