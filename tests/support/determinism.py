@@ -42,6 +42,7 @@ SETTINGS = (  # what is learned shows within a few short texts
     "csd.length=bandit",  # learns in two ways at once
     "sps.length=bandit",
     "swift.context_window=3",
+    "swift.gamma=2",
     "swift.bayes_interval=2",
     "swift.max_score=2",
     "cospec.arbiter=random:0.5",
