@@ -72,7 +72,8 @@ analyze overlap o2
 analyze network a --method sps --channel rtt=0.05,rate=1e6
 analyze mirror a --method sps
 analyze context a
-analyze losses draft --pair PAIR --suite one.yaml --documents 1
+train --method draft --suite one.yaml --pair PAIR --documents 2 --recipe epochs=1 --out learned
+analyze losses learned --pair PAIR --suite one.yaml --documents 1
 analyze complementarity a --draft e
 analyze counterfactual b --states 1
 serving a
