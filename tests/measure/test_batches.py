@@ -304,8 +304,8 @@ HEADS = ("eagle3", "eagle3-chain", "judge", "rest", "vocabtrim", "slimspec", "co
 
 FEW = ("eagle3",)
 TREES = ("eagle2", "opt-tree", "sequoia", "rsd", "graft", "graft-sps", "eagle3-typical")
-DRAFTS = (
-    *("rest-aded", "rest-rasd", "logitspec", "recycling", "suffix", "sam", "anpd"),
+DRAFTS = (  # not recycling, whose matrix goes from text to text: in a batch no text comes before another
+    *("rest-aded", "rest-rasd", "logitspec", "suffix", "sam", "anpd"),
     *("cs-drafting", "mirror", "specserve", "speckv", "speckv-time"),
 )
 # They learn from text to text.

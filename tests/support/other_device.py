@@ -124,4 +124,5 @@ def registered() -> torch.library.Library:
     library.fallback(lambda operation, *args, **kwargs: computed(operation, args, kwargs), "PrivateUse1")
     torch.other.get_rng_state = lambda device=None: torch.empty(0)  # type: ignore[attr-defined]
     torch.other.set_rng_state = lambda state, device=None: None  # type: ignore[attr-defined]
+    torch.other.get_amp_supported_dtype = lambda: []  # type: ignore[attr-defined]
     return library
