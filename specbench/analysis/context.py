@@ -53,6 +53,8 @@ def context(run: StoredRun) -> Context:
     methods = [spec.name for spec in run.plan.methods]
     rounds["text"] = [names.get(key, key[1]) for key in zip(rounds.task, rounds.doc_id, strict=True)]
     decoding = rounds[rounds["round"] > 0]
+    if decoding.empty:
+        raise UserError(f"{run.folder} has no rounds after the prefill; let answers be longer (--max-new-tokens)")
     places = _spans(decoding, decoding.context, methods, _places)
     faster = pd.DataFrame(
         {
@@ -61,7 +63,7 @@ def context(run: StoredRun) -> Context:
         }
         for key in zip(places.method, places["from"], strict=True)
     )
-    places = places.merge(faster, on=["method", "from"]) if len(places) else places
+    places = places.merge(faster, on=["method", "from"])
     return Context(places, _spans(texts, texts.prompt_tokens, methods, _prompts))
 
 
@@ -79,12 +81,13 @@ def _kept(run: StoredRun) -> dict[tuple[str, int], int]:
 
 def _speedup(rounds: pd.DataFrame, base: str | None, method: str, start: int) -> Interval | None:
     """Seconds per token of the baseline over the method's, of rounds that begin in the span from `start` on."""
+    if base is None or base == method:
+        return None
     inside = (rounds.context >= start) & (rounds.context < end_of(start))
     there = rounds[inside & rounds.method.isin([method, base])]
-    if base is None or base == method or {method, base} - {*there.method} or there.seconds.isna().any():
+    if there.method.nunique() < 2 or there.seconds.isna().any():
         return None
-    sums = there.groupby(["task", "text", "method"])[["seconds", "committed"]].sum().unstack("method")
-    both = sums.dropna()
+    both = there.groupby(["task", "text", "method"])[["seconds", "committed"]].sum().unstack("method").dropna()
     columns = [both[what, name].to_numpy(float) for name in (base, method) for what in ("seconds", "committed")]
     return speedup(Paired(*columns)) if len(both) else None
 

@@ -28,10 +28,10 @@ class Forecast:
         if self._began is not None:
             return
         paces: dict[str, list[tuple[float, float]]] = {}
+        cached = self._work.cached(self._first % len(self._work.requests))
         for sample in samples:
             if (sample.get("prefill_seconds") or 0.0) > 0 and len(sample.get("tokens") or []) > 1:
-                place = self._first % len(self._work.requests)
-                read = max(1, sample["prompt_tokens"] - self._work.cached(place))
+                read = max(1, sample["prompt_tokens"] - cached)
                 pace = sample["prefill_seconds"] / read, sample["decode_seconds"] / (len(sample["tokens"]) - 1)
                 paces.setdefault(sample["method"], []).append(pace)
         self._began = now()

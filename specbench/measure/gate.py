@@ -29,8 +29,8 @@ def admit(plan: Plan) -> Admitted:
     """Let a plan through. Imports its methods, and torch with them.
 
     Raises:
-        UserError: it needs a permission that the command line lacks, a setting that its method does not accept, or
-            servers are to be measured as they cannot be.
+        UserError: the plan needs a permission that the command line lacks, has a setting that its method does not
+            accept, or asks for something that servers cannot do.
     """
     _check_alone()
     permissions.check_loading(plan)
@@ -83,7 +83,7 @@ def may_run_code(plan: Plan) -> bool:
 
 
 def check_code(plan: Plan) -> dict[str, str] | None:
-    """The same before anything is decoded: warns if scoring is not fully isolated."""
+    """What `code_execution` says, before anything is decoded; warns if scoring is not fully isolated."""
     allowed = code_execution(plan)
     if not allowed:
         return None

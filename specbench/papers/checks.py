@@ -134,9 +134,8 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
         for sampling, name, tasks in once(_places(paper, figures, pair, claim.without)):
             against = [low for low in lowers.values() if low and comparable(pair, (higher, low), claim.metric)]
             of_each = [_compare(pair, claim, (higher, low), sampling, name, tasks) for low in against]
-            results += sorted(filter(None, of_each), key=lambda compared: compared.value)[
-                :1
-            ]  # against the best of them
+            known = [compared for compared in of_each if compared]
+            results += [min(known, key=lambda compared: compared.value)] if known else []  # against the best of them
         baselines |= dict.fromkeys(filter(None, lowers.values()))
     if not results:
         why = f"no {missing[0]} in these runs" if missing else "none of its tasks in these runs"

@@ -111,7 +111,7 @@ def first_module(target: PreTrainedModel, vocabulary: int, seed: int) -> tuple[M
         model, begun = load_modules(target), "the checkpoint's module"
     except UserError:  # it has none, or not all their weights
         model, begun = new_modules(target), "a new module"
-        joined = model.layers.float()[0].eh_proj
+        joined = model.layers[0].eh_proj
         rng = torch.Generator().manual_seed(stable_seed(seed, "head"))
         with torch.no_grad():
             joined.weight.normal_(std=joined.in_features**-0.5, generator=rng)

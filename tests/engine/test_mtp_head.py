@@ -64,11 +64,6 @@ def test_a_trained_module_drafts_the_same_where_much_is_accepted():
         assert drafted(by_head(target, module, pair.vocabulary, steps, runtime), prompt, 40) == (said, expected)
 
 
-@pytest.mark.parametrize("form", ("gemma2", "opt", "mistral, window"))
+@pytest.mark.parametrize("form", ("gemma2", "mistral, window"))
 def test_other_layers_stay_with_transformers(form):
-    try:
-        module = new_modules(model(form))
-    except Exception as error:  # of which transformers makes no module at all
-        assert "makes no module" in str(error)
-        return
-    assert as_head(module, 96) is None
+    assert as_head(new_modules(model(form)), 96) is None

@@ -1,10 +1,13 @@
 """Every file under results/ has a row in the index that says by which command, commit, machine and date it was made."""
 
 import json
+import re
 
 import pytest
 
 from figures import provenance
+
+OF_A_MACHINE = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users)/")
 
 
 def test_every_file_says_where_it_comes_from() -> None:
@@ -16,6 +19,12 @@ def test_commits_are_of_this_history() -> None:
         pytest.skip("no history here")
     commits = {row["commit"] for row in provenance.read()}
     assert len(commits) > 30 and [one for one in sorted(commits) if not provenance.exists(one)] == []
+
+
+def test_no_file_names_a_folder_of_the_machine_that_made_it() -> None:
+    texts = [path for path in provenance.RESULTS.rglob("*") if path.suffix in (".json", ".csv", ".md", ".txt", ".yaml")]
+    assert len(texts) > 100
+    assert [path.name for path in texts if OF_A_MACHINE.search(path.read_text())] == []
 
 
 @pytest.fixture

@@ -174,6 +174,8 @@ def _of_text(path: Path, keys: tuple[str, ...]) -> Figure:
     """
     *found, place = keys if keys[-1].isdigit() else (*keys, "1")
     lines = [" ".join(line.split()) for line in path.read_text(encoding="utf-8").splitlines()]
+    if not found:
+        raise NoFigure(f"{path.name}: no text says in which line the number is")
     at = -1
     for text in found:
         at = next((i for i in range(max(at, 0), len(lines)) if text in lines[i]), -2)

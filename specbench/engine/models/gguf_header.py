@@ -47,7 +47,7 @@ class _Header:
             raise ValueError(f"it claims {tensors} tensors and {keys} keys")
         blocks = MOST_BLOCKS
         for _ in range(keys):
-            name, kind, start = self._text(), self._next("<I"), self.at
+            name, kind, start = self._name(), self._next("<I"), self.at
             self._value(kind)
             if OF_BLOCKS.fullmatch(name) and kind in WHOLE:
                 blocks = int.from_bytes(self.data[start : self.at], "little")
@@ -67,12 +67,16 @@ class _Header:
         if self.at > len(self.data):
             raise ValueError(f"{what} of {count} bytes goes beyond its end")
 
-    def _text(self) -> bytes:
+    def _text(self) -> None:
         length = self._next("<Q")
         if length > MOST_TEXT:
             raise ValueError(f"it claims a text of {length} bytes")
         self._skip(length, "a text")
-        return self.data[self.at - length : self.at]
+
+    def _name(self) -> bytes:
+        start = self.at + 8  # after its length
+        self._text()
+        return self.data[start : self.at]
 
     def _value(self, kind: int) -> None:
         if kind == TEXT:
@@ -98,7 +102,7 @@ class _Header:
 
     def _tensor(self) -> bytes:
         """Check one tensor; returns its name."""
-        name = self._text()
+        name = self._name()
         dimensions = self._next("<I")
         if dimensions > MOST_DIMENSIONS:
             raise ValueError(f"a tensor has {dimensions} dimensions")

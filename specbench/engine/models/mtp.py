@@ -36,7 +36,7 @@ def announced(target: PreTrainedModel) -> int:
 
 
 def load_modules(target: PreTrainedModel, folder: str = "auto") -> Any:
-    """The MtpModel of a target, of its own checkpoint or of a folder beside it. Raises UserError."""
+    """The MtpModel of a target, with the weights of its own checkpoint or of another folder. Raises UserError."""
     kind, made = type(target).__name__, model_class(dialect_of(target))
     if getattr(target.config, "quantization_config", None) is not None:
         raise UserError(f"mtp: {kind} is in fewer bits and its modules are not; load the checkpoint in bfloat16")

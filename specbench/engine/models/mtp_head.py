@@ -16,7 +16,7 @@ LAYERS = ("Llama", "Mistral", "Qwen2", "Qwen3")  # + "DecoderLayer": plain atten
 
 
 def as_head(model: Any, vocabulary: int) -> "MtpHead | None":
-    """The head that a transformers MtpModel of one module is, on its own weights; None where it has another form."""
+    """A transformers MtpModel of one module as a head that shares its weights; None if its layer has another form."""
     layers, config = list(model.layers), model.config
     if len(layers) != 1 or type(layers[0].mtp_block).__name__.removesuffix("DecoderLayer") not in LAYERS:
         return None

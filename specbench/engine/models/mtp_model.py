@@ -24,8 +24,9 @@ def model_class(dialect: Dialect) -> Any:
 
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
-            for layer in self.layers:  # of GLM-5, a layer also returns what its index chose
-                layer.mtp_block.register_forward_hook(_alone)
+            if dialect.layer == INDEXED:  # a layer of GLM-5 also returns what its index chose
+                for layer in self.layers:
+                    layer.mtp_block.register_forward_hook(_alone)
 
         @staticmethod
         def get_mtp_weights_regex(main_model: PreTrainedModel) -> re.Pattern[str]:

@@ -1,8 +1,8 @@
 """What checkpoints call their multi-token-prediction modules, and what those are made of, by the target's kind.
 
 The names are those that vLLM reads (its files `*_mtp.py`) or that transformers drops. A module's parts are here called
-as in transformers' MtpModel: `enorm` and `hnorm`, `eh_proj`, `mtp_block`, `post_norm`. Kinds that transformers makes
-modules for by itself (DeepSeek V3, GLM-4 MoE) are not here.
+as in transformers' MtpModel: `enorm` and `hnorm`, `eh_proj`, `mtp_block`, `post_norm`. Kinds whose modules
+are made as DeepSeek V3's (GLM-4 MoE, also lite) are not here.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +26,6 @@ DIALECTS = {
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"), Dialect(modules=1)),
     "exaone_moe": Dialect(mlp="dense", modules=1),
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), Dialect(layer=INDEXED)),
-    "glm4_moe_lite": Dialect(),
     "mimo_v2_flash": Dialect(
         names=((r"\.final_layernorm\.", ".post_norm."), (r"\.pre_mlp_layernorm\.", ".post_attention_layernorm.")),
         layer="sliding_attention",

@@ -195,7 +195,7 @@ def test_modules_that_are_not_all_there_are_one_line(change, words, checkpoint, 
     target = checkpoints.load(folder)
     with one_line_error("announces 2 modules", words, "mtp.head=FOLDER"):
         method(target)
-    tokens, _ = decode(method(target, head=str(whole)), tiny.prompt(), 12)  # of a folder beside it
+    tokens, _ = decode(method(target, head=str(whole)), tiny.prompt(), 12)  # of a folder next to it
     assert len(tokens) == 12
 
 
