@@ -6,11 +6,8 @@ import pandas as pd
 import pytest
 
 from figures import blocks, marks, pages, stored
-from figures.stored import NUMBER, ROOT, NoFigure
+from figures.stored import ROOT, NoFigure
 
-BOUNDED = re.compile(rf"{NUMBER}(?:\*\*)?\s*[%×]?\s*\[{NUMBER},\s+{NUMBER}\](?:\*\*)?(?!(?:\*\*)?<!--=)")
-EXAMPLES = {"docs/pages/columns.md": 1}  # figures with bounds that were not measured
-UNMARKED = {"docs/pages/runtimes.md"}  # of many files, some of which are text
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in pages.pages()}
 MARKED = [page for page, text in TEXTS.items() if "<!--=" in text]
 
@@ -49,15 +46,6 @@ def test_a_rotten_table_is_found_and_mended(name: str) -> None:
     assert blocks.rewritten(worse) == text
 
 
-def test_figures_with_bounds_have_a_mark() -> None:
-    found = {}
-    for page, text in TEXTS.items():
-        plain = re.sub(r"```.*?```", "", blocks.BLOCK.sub("", text), flags=re.S)
-        if (number := len(BOUNDED.findall(plain))) and page not in UNMARKED:
-            found[page] = number
-    assert found == EXAMPLES
-
-
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """A folder of results with one small file of each kind."""
@@ -69,7 +57,9 @@ def files(tmp_path, monkeypatch):
     cells = [("t", 0, "kind", "k"), ("t", 0, "value", "1.5"), ("t", 0, "low", "1"), ("t", 0, "high", "2")]
     finding = pd.DataFrame(cells, columns=["table", "row", "column", "value"]).assign(analysis="x")
     finding.to_csv(reference / "finding.csv", index=False)
-    (reference / "some.json").write_text('{"of": [{"name": "p", "value": 1234.5, "low": 1, "high": 2}, {"name": "q"}]}')
+    (reference / "some.json").write_text(
+        '{"of": [{"name": "p", "value": 1234.5, "low": 1, "high": 2}, {"name": "q"}], "by": [1, 2.25]}'
+    )
     (reference / "some.txt").write_text("first 1\nAUROC  0.823 [0.753, 0.884]\ntime of cos 7 9.5 2,000\n")
     monkeypatch.setattr(stored, "RESULTS", tmp_path)
     forget()
@@ -95,6 +85,7 @@ def forget() -> None:
         ("+1", "run tau[a / x] +.1f", "+2.0"),
         ("+1", "run share[b / x] +.1p", "0.0"),
         ("7", "some.json value[of / p] ,.1f", "1,234.5"),
+        ("7", "some.json 1[by] .2f", "2.25"),
         ("7", "some.txt number[cos / 3] .0f", "2000"),
         ("0.1 [0, 0]", "some.txt number[AUROC] .2f±", "0.82 [0.75, 0.88]"),
         ("0.1 [0, 0]", "finding.t value[k] .1f±", "1.5 [1.0, 2.0]"),

@@ -1,6 +1,6 @@
 """All pages with figures: what differs from the files under results/, and the pages as the files have it."""
 
-from figures import blocks, marks
+from figures import blocks, marks, unmarked
 from figures.stored import ROOT
 
 
@@ -12,8 +12,13 @@ def pages() -> list[str]:
 
 
 def check() -> list[str]:
-    """A line for each figure, table or statement that is not what its file says."""
-    return [line for page in pages() for line in wrong(page, (ROOT / page).read_text(encoding="utf-8"))]
+    """A line for each figure, table or statement that is not what its file says, and each number without a mark."""
+    known = unmarked.listed()
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in pages()}
+    lines = [f"{page}: is not there: take it from {unmarked.LIST.name}" for page in known if page not in texts]
+    for page, text in texts.items():
+        lines += wrong(page, text) + unmarked.wrong(page, text, known)
+    return lines
 
 
 def wrong(page: str, text: str) -> list[str]:
@@ -33,4 +38,7 @@ def rewrite() -> list[str]:
             path.write_text(new, encoding="utf-8")
             changed.append(f"{page} is written again")
         left += wrong(page, new)
-    return changed + left
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in pages()}
+    known = unmarked.pruned(unmarked.listed(), texts)
+    unmarked.write(known)
+    return changed + left + [line for page, text in texts.items() for line in unmarked.wrong(page, text, known)]

@@ -157,6 +157,8 @@ def _of_json(path: Path, column: str, keys: tuple[str, ...]) -> Figure:
     if isinstance(place, list):
         if not column.isdigit() and len(place) == 3 and column == "value":
             return Figure(*map(_number, place))
+        if column.isdigit() and int(column) < len(place) and not isinstance(place[int(column)], dict):
+            return Figure(_number(place[int(column)]))
         raise NoFigure(f"{' / '.join(keys)}: {len(place)} of {path.name}, not one")
     if column not in place:
         raise NoFigure(f"{path.name} has no {column!r} there")

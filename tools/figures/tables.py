@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pandas as pd
 
+from figures import engines
 from figures import provenance as provenance_index
 from figures.markdown import rows as _rows
 from figures.stored import RESULTS, table
@@ -273,23 +274,6 @@ def claims() -> str:
     return _rows(["paper", *kinds], [[name, *row] for name, row in zip(heads.values(), counts, strict=True)])
 
 
-# Load
-
-
-def load() -> str:
-    """How much sooner texts end than the target's alone, by the share of its own saturation that comes in."""
-    rows = table("load-methods.table")
-    methods = {"cospec": "cospec (γ = 25)", "sps": "sps (γ = 6)", "csd": "csd (γ = 6)", "specdecpp": "specdecpp-pocket"}
-    found = {method: rows[rows.method.str.startswith(method)].sort_values("rate") for method in methods}
-
-    def cell(row: pd.Series) -> str:
-        return f"{row.sooner:.2f} [{row.sooner_low:.2f}, {row.sooner_high:.2f}]"
-
-    shares = ("1/8", "1/4", "1/2", "3/4", "1")
-    lines = [[share, *(cell(found[m].iloc[at]) for m in methods)] for at, share in enumerate(shares)]
-    return _rows(["share", *methods.values()], lines)
-
-
 def provenance() -> str:
     """Every file under results/ with the command that made it; files of one command share a line."""
     by_command: dict[tuple[str, ...], list[str]] = {}
@@ -314,8 +298,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "cospec-default": cospec_default,
     "cospec-weak": cospec_weak,
     "cospec-rewards": cospec_rewards,
-    "load": load,
     "provenance": provenance,
     "workloads": workloads,
     "replay-agent": replayed_agent,
+    **engines.TABLES,
 }
