@@ -15,10 +15,10 @@ for named in "$@"; do
   where=(--target "$model")
   if [ -e "suites/pairs/$model.yaml" ]; then where=(--pair "$model"); fi
   case ${named##*:} in
-    int*) how=(--dtype bfloat16 --weights "${named##*:}" --runtime static) ;;
-    *) how=(--dtype "${named##*:}" --runtime static --runtime eager) ;;
+    int*) how=(--dtype bfloat16 --weights "${named##*:}") ;;
+    *) how=(--dtype "${named##*:}") ;;
   esac
-  specbench profile --widths "${where[@]}" "${how[@]}" --out "$part/one.csv"
+  specbench profile --widths "${where[@]}" "${how[@]}" --runtime static --out "$part/one.csv"
   tail -n +$first "$part/one.csv" >> "$part/all.csv"
   first=2
 done

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache, PreTrainedModel
 
+from specbench.engine.models.packed import Packed
 from specbench.engine.models.quantize import is_plain
 from specbench.engine.rounding import off, tolerance
 from specbench.engine.runtimes.types import Runner, Unsupported
@@ -20,7 +21,7 @@ FARTHER = 1.5
 
 
 class Wide(TorchFunctionMode):
-    """Every function is computed in float32, whatever the type of its weights."""
+    """Every function is computed in float32, whatever the type of its weights, but for products of `Packed` ones."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -31,6 +32,8 @@ class Wide(TorchFunctionMode):
 
 
 def _widened(value: Any) -> Any:
+    if isinstance(value, Packed):
+        return value
     if isinstance(value, Tensor) and value.is_floating_point() and value.element_size() < 4:
         return value.to(torch.float32)
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
@@ -58,7 +61,7 @@ def check(model: PreTrainedModel, runner: Runner, joins: bool) -> None:
     single, _ = runner.forward(ids[-1:], 0, (), None if last is None else last[-1:], None)
     actual, expected = torch.cat([whole, block, single]), torch.cat([own, own[-1:]])
     error = off(actual, expected)
-    if model.dtype.itemsize == 2 and all(is_plain(weight) for weight in model.parameters()):
+    if model.dtype.itemsize == 2 and all(is_plain(one) or isinstance(one, Packed) for one in model.parameters()):
         with Wide():
             exact = _logits(model, ids, features)
         exact = torch.cat([exact, exact[-1:]])
