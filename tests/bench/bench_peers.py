@@ -29,7 +29,7 @@ from jinja2 import Template
 
 from specbench.base import environment
 from specbench.base.stats import Paired, speedup
-from specbench.base.untrusted import read_mapping
+from specbench.base.untrusted import brief, read_mapping
 from specbench.config import SUITES, with_weights
 from specbench.config import load_pair as read_pair
 from specbench.engine.models.gguf_files import gguf_file
@@ -206,8 +206,11 @@ def genai(pair: Pair, name: str, bits: str) -> Iterator[tuple[str, str, Generate
         "pld": ({"prompt_lookup": True}, {"num_assistant_tokens": GUESSES, "max_ngram_size": NGRAM}),
     }
     if "draft" in pair.models:
-        draft = peer.draft_model(str(gguf_file(read_pair(name).draft)), "CPU", **read)
-        ways["sps"] = ({"draft_model": draft}, {"num_assistant_tokens": 4})
+        try:
+            draft = peer.draft_model(str(gguf_file(read_pair(name).draft)), "CPU", **read)
+            ways["sps"] = ({"draft_model": draft}, {"num_assistant_tokens": 4})
+        except RuntimeError as error:
+            print(f"without a draft in GenAI: {brief(error)}")
     for method, (more, asked) in ways.items():
         pipeline = peer.LLMPipeline(str(file(name, bits)), "CPU", **read, **more)
         config = peer.GenerationConfig()

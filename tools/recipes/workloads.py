@@ -1,10 +1,11 @@
-"""What drafts are worth on SmolLM2 by workload: prose, code, repetition, and an agent's turns.
+"""What drafts are worth on a real pair by workload: prose, code, repetition, long prompts, and an agent's turns.
 
-    python tools/recipes/workloads.py DATA runs/workloads results/reference/workloads-smollm2.csv
+    python tools/recipes/workloads.py smollm2 DATA runs/workloads results/reference/workloads-smollm2.csv
 
-DATA holds mt_bench.jsonl, humaneval_test.jsonl, cnn_dm_test.jsonl and agent_trajectories.jsonl.
-Runs that are there already are read, unfinished ones go on. No times are taken. Next to the CSV stands a JSON file that
-says how. Rows of the agent are by the tokens before a round; its intervals are over conversations.
+DATA holds mt_bench.jsonl, humaneval_test.jsonl, cnn_dm_test.jsonl and agent_trajectories.jsonl; `qwen2.5-coder` is the
+other pair. Runs that are there already are read, unfinished ones go on. No times are taken. `equal` counts texts that are
+vanilla's, all of them where rows are equal bit for bit. Next to the CSV stands a JSON file that says how. Rows of the
+agent are by the tokens before a round; its intervals are over conversations.
 """
 
 import json
@@ -21,27 +22,30 @@ from specbench.results.stored import StoredRun
 
 ALL = "--method sps --method pld --method suffix --method sam --method recycling --method lookahead"
 FEW = "--method sps --method pld --method suffix"
-PAIR = "specbench run --pair smollm2 --runtime static --untimed"
+RUN = "specbench run --pair {pair} --runtime static --untimed"
 LONG = "marshmallow-code__marshmallow-1867-7"
 RUNS = {
-    "prose": f"{PAIR} --batch 8 {ALL} --max-new-tokens 64 --prompts RUNS/prose.jsonl",
-    "code": f"{PAIR} --batch 8 {ALL} --max-new-tokens 64 --task humaneval --apply-chat-template --limit 8 "
+    "prose": f"{RUN} --batch 8 {ALL} --max-new-tokens 64 --prompts RUNS/prose.jsonl",
+    "code": f"{RUN} --batch 8 {ALL} --max-new-tokens 64 --task humaneval --apply-chat-template --limit 8 "
     "--data-dir DATA --allow-code-execution",
-    "repeat": f"{PAIR} --no-share-prefix --batch 6 {ALL} --max-new-tokens 64 --prompts RUNS/repeat.jsonl",
-    "agent-long": f"{PAIR} {FEW} --max-new-tokens 32 --trajectories RUNS/one.jsonl",
+    "repeat": f"{RUN} --no-share-prefix --batch 6 {ALL} --max-new-tokens 64 --prompts RUNS/repeat.jsonl",
+    "everyday": f"{RUN} --batch 4 {ALL} --max-new-tokens 64 --suite everyday --limit 8",
+    "agent-long": f"{RUN} {FEW} --max-new-tokens 32 --trajectories RUNS/one.jsonl",
 }
+# A pair's name among options, with the type that its forwards are fastest in.
+PAIRS = {"smollm2": "smollm2", "qwen2.5-coder": "qwen2.5-coder --dtype bfloat16"}
 AGENT = ("agent-long",)
 COLUMNS = ["acceptance_rate", "alpha", "tau", "tau_low", "tau_high"]
 
 
-def main(data: str, folder: str, out: str) -> None:
+def main(pair: str, data: str, folder: str, out: str) -> None:
     runs = Path(folder)
     runs.mkdir(parents=True, exist_ok=True)
     write_prompts(Path(data), runs)
     rows: list[dict[str, Any]] = []
-    facts: dict[str, Any] = {"what": "tokens a round of drafts on SmolLM2 by workload, greedy", "runs": {}}
-    for name, command in RUNS.items():
-        run = runs / name
+    facts: dict[str, Any] = {"what": "tokens a round of drafts by workload, greedy", "pair": pair, "runs": {}}
+    for name, form in RUNS.items():
+        run, command = runs / name, form.format(pair=PAIRS[pair])
         if not (run / "summary.parquet").exists():
             begun = (run / "manifest.json").exists()
             code = " --allow-code-execution" * ("--allow-code" in command)
@@ -80,11 +84,25 @@ def write(path: Path, lines: list[dict[str, Any]]) -> None:
 
 def by_task(run: Path, name: str) -> Iterator[dict[str, Any]]:
     """A row for each task and method of a run."""
-    table = pd.read_parquet(run / "summary.parquet")
+    table, same = pd.read_parquet(run / "summary.parquet"), equal(run)
     for row in table[table.task != "average"].to_dict("records"):
-        yield {"run": name, "workload": row["task"], "method": row["method"], "documents": row["documents"]} | {
-            column: row[column] for column in COLUMNS
+        yield {
+            "run": name,
+            "workload": row["task"],
+            "method": row["method"],
+            "documents": row["documents"],
+            "equal": same[row["task"], row["method"]],
+            **{column: row[column] for column in COLUMNS},
         }
+
+
+def equal(run: Path) -> dict[tuple[str, str], int]:
+    """How many texts of each task and method are vanilla's, token for token."""
+    samples = pd.read_parquet(run / "samples.parquet").query("not warmup")
+    texts = samples.set_index(["task", "doc_id", "method"]).tokens.map(tuple).unstack()
+    same = texts.apply(lambda column: column == texts.vanilla)
+    counts: dict[tuple[str, str], int] = same.groupby("task").sum().stack().to_dict()
+    return counts
 
 
 def by_span(run: Path, name: str) -> Iterator[dict[str, Any]]:
