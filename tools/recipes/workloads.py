@@ -2,10 +2,10 @@
 
     python tools/recipes/workloads.py smollm2 DATA runs/workloads results/reference/workloads-smollm2.csv
 
-DATA holds mt_bench.jsonl, humaneval_test.jsonl, cnn_dm_test.jsonl and agent_trajectories.jsonl; `qwen2.5-coder` is the
-other pair. Runs that are there already are read, unfinished ones go on. No times are taken. `equal` counts texts that are
-vanilla's, all of them where rows are equal bit for bit. Next to the CSV stands a JSON file that says how. Rows of the
-agent are by the tokens before a round; its intervals are over conversations.
+DATA holds mt_bench.jsonl, humaneval_test.jsonl, cnn_dm_test.jsonl and agent_trajectories.jsonl; `qwen2.5-coder` is
+the other pair. Runs that are there already are read, unfinished ones go on. No times are taken. `equal` counts texts
+that are vanilla's, all of them where rows are equal bit for bit. Next to the CSV stands a JSON file that says how. Rows
+of the agent are by the tokens before a round; its intervals are over conversations.
 """
 
 import json
