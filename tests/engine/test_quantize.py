@@ -148,14 +148,17 @@ def test_layers_of_a_file_that_has_them_in_more_bits_are_in_int8(saved, monkeypa
 
 
 @pytest.mark.parametrize("scheme", ["int8", "int4"])
-def test_a_row_has_the_same_bits_among_others(scheme):
-    layer = torch.nn.Linear(64, 96, bias=False)
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 96), (1024, 1024)])
+def test_a_row_has_the_same_bits_among_others(scheme, inputs, outputs):
+    """In sums of weights that are computed in one call, and of those whose last rows are a call of their own."""
+    layer = torch.nn.Linear(inputs, outputs, bias=False)
     packed.pack(layer, 32 if scheme == "int4" else None)
-    rows = torch.randn(16, 64, generator=torch.Generator().manual_seed(1))
+    assert (layer.weight.numbers.numel() >= packed.LARGE) == (inputs > 64)
+    rows = torch.randn(16, inputs, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         together = layer(rows)
         assert len(together.unique()) > 100
-        for width in (1, 2, 3, 5, 8):
+        for width in range(1, 10):
             assert torch.equal(torch.cat([layer(part) for part in rows.split(width)]), together), width
 
 

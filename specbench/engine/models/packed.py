@@ -17,6 +17,8 @@ from torch import Tensor, nn
 LEVELS = 16  # of a number in 4 bits; the kernel takes 8 for the zero point
 ON_LEVEL, FARTHEST = 0.01, 0.2  # of a step: how near a number is to its level, next to rounding; and the most with it
 TINY = torch.finfo(torch.float32).tiny
+AT_ONCE = 4  # rows that torch's kernels compute together
+LARGE = 2**19  # numbers of a weight; the product of a smaller one takes less time than a further call
 BLOCK = 64  # outputs; torch lays so many of int4 out together, or half of it
 TRIED = 64  # outputs by which it is tried whether a weight lies on levels
 GROUPS = (32, 64, 128, 256)  # inputs that share a scale: those that torch's kernel has, the most faithful first
@@ -72,16 +74,24 @@ def _product(x: Tensor, weight: Packed, bias: Tensor | None = None) -> Tensor:
 
 
 def multiplied(rows: Tensor, numbers: Tensor, scales: Tensor, group: int | None) -> Tensor:
-    """Rows [n, in] times a packed weight, [n, out] in their type. One alone is computed as two: kernels for one add up
-    otherwise.
+    """Rows [n, in] times a packed weight, [n, out] in their type. A row has the same bits among any others.
+
+    The kernels compute four rows at a time. Fewer take less time as the first rows of a call, but not as its last.
     """
-    few = rows.to(torch.bfloat16)
-    few = torch.cat([few, few]) if len(few) == 1 else few.contiguous()
-    if group:
-        y = torch.ops.aten._weight_int4pack_mm_for_cpu(few, numbers, group, scales)
+    few = rows.to(torch.bfloat16).contiguous()
+    rest = len(few) % AT_ONCE
+    if rest and len(few) > AT_ONCE and numbers.numel() >= LARGE:
+        y = torch.cat([_multiplied(part, numbers, scales, group) for part in (few[:-rest], few[-rest:])])
     else:
-        y = torch._weight_int8pack_mm(few, numbers, scales)
-    return (y if len(rows) > 1 else y[:1]).to(rows.dtype)
+        y = _multiplied(few, numbers, scales, group)
+    return y.to(rows.dtype)
+
+
+def _multiplied(rows: Tensor, numbers: Tensor, scales: Tensor, group: int | None) -> Tensor:
+    if group:
+        y: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, numbers, group, scales)
+        return y
+    return torch._weight_int8pack_mm(rows, numbers, scales)
 
 
 def stacked(weights: Sequence[Packed]) -> tuple[Tensor, Tensor, int | None] | None:
