@@ -76,11 +76,12 @@ def _product(x: Tensor, weight: Packed, bias: Tensor | None = None) -> Tensor:
 def multiplied(rows: Tensor, numbers: Tensor, scales: Tensor, group: int | None) -> Tensor:
     """Rows [n, in] times a packed weight, [n, out] in their type. A row has the same bits among any others.
 
-    The kernels compute four rows at a time. Fewer take less time as the first rows of a call, but not as its last.
+    The kernels compute four rows at a time. int4's takes less time for fewer as the first rows of a call, but not as
+    its last.
     """
     few = rows.to(torch.bfloat16).contiguous()
     rest = len(few) % AT_ONCE
-    if rest and len(few) > AT_ONCE and numbers.numel() >= LARGE:
+    if group and len(few) > AT_ONCE and rest in (1, 2) and numbers.numel() >= LARGE:
         y = torch.cat([_multiplied(part, numbers, scales, group) for part in (few[:-rest], few[-rest:])])
     else:
         y = _multiplied(few, numbers, scales, group)
