@@ -1,7 +1,6 @@
 """Tables of the page on runtimes: engines next to each other, forwards by width, waits of a round, batches, load."""
 
 import json
-import re
 from typing import Any
 
 import pandas as pd
@@ -39,16 +38,20 @@ def bench_h200() -> str:
     return _speeds("bench-h200.json", "tokens/s")
 
 
-def static_widths() -> str:
-    """Milliseconds of forwards over 1, 5 and 8 tokens, before and after rows were made equal."""
-    places = {width: at for at, width in enumerate((1, 2, 3, 4, 5, 8, 16))}
-    found: dict[str, list[str]] = {}
-    for line in path_of("static-widths.txt").read_text(encoding="utf-8").splitlines():
-        if match := re.match(r"(.+), (before|after) +([\d. /]+?)(?:  |$| \d+ \()", line):
-            times = [float(one) for one in match[3].split(" / ")]
-            cells = [times[places[width]] for width in (1, 5, 8)]
-            found.setdefault(match[1], []).append(" / ".join(f"{ms:.0f}" if ms >= 10 else f"{ms:.1f}" for ms in cells))
-    return _rows(["", "before", "now"], [[name, *cells] for name, cells in found.items()])
+def widths() -> str:
+    """Milliseconds of each target's forwards of 1 to 16 tokens, and how far those of up to eight are over the limit."""
+    rows = table("widths-cpu").query("model == 'target'")
+    counts = list(dict.fromkeys(rows.width))
+    lines = []
+    for (pair, dtype), some in rows.groupby(["pair", "dtype"], sort=False):
+        times = some.set_index("width").fast * 1000
+        limit = 1000 * float(some.limit.iloc[0])
+        few = times[times.index <= 8]
+        over = f"{few.min() / limit:.1f} to {few.max() / limit:.1f}"
+        name = pair if "-int" in str(pair) else f"{pair}, {dtype}"
+        lines.append([str(name), *(f"{times[count]:.3g}" for count in counts), f"{limit:.2g}", over])
+    heads = ["target", *map(str, counts), "limit", "over it, up to 8"]
+    return _rows(heads, lines)
 
 
 def waits() -> str:
@@ -94,7 +97,7 @@ def load() -> str:
 TABLES = {
     "bench-cpu": bench_cpu,
     "bench-h200": bench_h200,
-    "static-widths": static_widths,
+    "widths": widths,
     "waits": waits,
     "batches": batches,
     "load": load,

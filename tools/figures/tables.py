@@ -10,7 +10,6 @@ from figures import engines
 from figures import provenance as provenance_index
 from figures.markdown import rows as _rows
 from figures.stored import RESULTS, table
-from figures.widths import widths
 from figures.workloads import replayed_agent, workloads
 from specbench.base.stats import holm
 from specbench.report.columns import COLUMNS
@@ -300,7 +299,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "cospec-weak": cospec_weak,
     "cospec-rewards": cospec_rewards,
     "provenance": provenance,
-    "widths": widths,
     "workloads": workloads,
     "replay-agent": replayed_agent,
     **engines.TABLES,
