@@ -54,6 +54,19 @@ def widths() -> str:
     return _rows(heads, lines)
 
 
+def peers() -> str:
+    """Tokens a second of engines on the same file, and over llama.cpp's own vanilla decoding."""
+    files = {"smollm2, 4 bits": "smollm2-int4", "smollm2": "smollm2-bfloat16", "qwen2.5-coder": "qwen2.5-coder-bfloat16"}
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for name, file in files.items():
+        for row in _read(f"bench-peers-{file}.json")["engines"]:
+            over, low, high = row["over_llama_cpp"]
+            figures = f"{row['tokens_per_s']:.3g} ({over:.2f} [{low:.2f}, {high:.2f}])"
+            cells.setdefault((row["method"], row["by"]), {})[name] = figures
+    order = sorted(cells, key=lambda key: ("vanilla", "pld", "sps").index(key[0]))
+    return _rows(["method", "engine", *files], [[*key, *(cells[key].get(name, "") for name in files)] for key in order])
+
+
 def waits() -> str:
     """Waits and launches of a round of each head, before and after its drafts were captured."""
     counts = _read("round-waits.json")
@@ -98,6 +111,7 @@ TABLES = {
     "bench-cpu": bench_cpu,
     "bench-h200": bench_h200,
     "widths": widths,
+    "peers": peers,
     "waits": waits,
     "batches": batches,
     "load": load,
