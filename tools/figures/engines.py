@@ -56,7 +56,11 @@ def widths() -> str:
 
 def peers() -> str:
     """Tokens a second of engines on the same file, and over llama.cpp's own vanilla decoding."""
-    files = {"smollm2, 4 bits": "smollm2-int4", "smollm2": "smollm2-bfloat16", "qwen2.5-coder": "qwen2.5-coder-bfloat16"}
+    files = {
+        "smollm2, 4 bits": "smollm2-int4",
+        "smollm2": "smollm2-bfloat16",
+        "qwen2.5-coder": "qwen2.5-coder-bfloat16",
+    }
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for name, file in files.items():
         for row in _read(f"bench-peers-{file}.json")["engines"]:
