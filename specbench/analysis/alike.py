@@ -25,16 +25,8 @@ def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
     for field in allowed:
         if field not in MISMATCHES:
             raise UserError(f"--allow-mismatch {field}: no such field; there are {', '.join(MISMATCHES)}")
-    for run, other in itertools.combinations(runs, 2):
-        if run.manifest.get("started") and run.manifest == other.manifest:
-            raise UserError(f"{other.folder} is a copy of {run.folder}; give one of them")
-    baselines = _differing_baselines(runs)
-    first_of = {run.plan.pair.name: run for run in reversed(runs)}
-    for other in runs[1:]:
-        namesake = first_of[other.plan.pair.name]
-        differing = _of_one_pair(namesake, other) | _differences(first, other)
-        if other.folder in baselines:
-            differing["baseline"] = baselines[other.folder]
+    refuse_copies(runs)
+    for other, differing in zip(runs[1:], differences(runs), strict=True):
         refused = [f"{field} ({text})" for field, text in differing.items() if field not in allowed]
         if refused:
             options = " ".join(f"--allow-mismatch {field}" for field in differing if field not in allowed)
@@ -59,6 +51,23 @@ def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
             "the other runs"
         )
     return lines
+
+
+def refuse_copies(runs: Sequence[StoredRun]) -> None:
+    """Raises UserError if one of the runs is a copy of another."""
+    for run, other in itertools.combinations(runs, 2):
+        if run.manifest.get("started") and run.manifest == other.manifest:
+            raise UserError(f"{other.folder} is a copy of {run.folder}; give one of them")
+
+
+def differences(runs: Sequence[StoredRun]) -> list[dict[str, str]]:
+    """Of each run but the first, what differs from earlier ones that must agree, in words, by field."""
+    first, baselines = runs[0], _differing_baselines(runs)
+    first_of = {run.plan.pair.name: run for run in reversed(runs)}
+    differing = [_of_one_pair(first_of[run.plan.pair.name], run) | _differences(first, run) for run in runs[1:]]
+    for run, of_run in zip(runs[1:], differing, strict=True):
+        of_run |= {"baseline": baselines[run.folder]} if run.folder in baselines else {}
+    return differing
 
 
 def _differing_baselines(runs: Sequence[StoredRun]) -> dict[Path, str]:

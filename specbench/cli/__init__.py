@@ -32,6 +32,7 @@ PANELS = {
         "tables": "read.tables",
         "plot": "read.plot",
         "report": "read.report",
+        "leaderboard": "read.leaderboard",
         "trace": "read.trace",
         "serving": "serving.serving",
         "list": "read.list_",

@@ -117,6 +117,38 @@ COLUMNS: dict[str, Column] = {
     "errors": _plain("failed", "errors", number(0)),
     "limit_share": Column("of limit", lambda row: percent(row.limit_share), ("limit_share", "limit_unknown")),
 }
+MEANINGS = {
+    "accuracy": "the task's own metric in percent, with its 95 % interval",
+    "accuracy_delta": "score less the baseline's, in points",
+    "accuracy_p": "probability of such a difference from the baseline if there were none",
+    "acceptance_rate": "accepted drafts / drafts, in percent",
+    "acceptance_rate_in_text": "the same without drafts after the end of the text, in percent",
+    "alpha": "of the drafts that were tested, the percentage that passed",
+    "limit_share": "least time that memory allows the forwards / measured decode time, in percent",
+    "tau": "committed tokens per target round",
+    "discard_rate": "discarded drafts / committed tokens",
+    "verification_rate": "target forwards / committed tokens",
+    "rescue_rate": "drafts accepted against the exact rule / drafts, in percent",
+    "arbitrator_share": "share of decode time in forwards of an arbitrator, in percent",
+    "overhead": "share of decode time outside of the models, in percent",
+    "tokens_per_s": "committed tokens / decode seconds, of all documents together",
+    "tokens_per_s_e2e": "the same with the prefill and its token",
+    "tokens_per_s_mean": "the mean of the documents' own rates",
+    "speedup_decode": "decode time per token of the baseline over the method's; = marks an interval that contains 1",
+    "speedup_e2e": "the same with the prefill",
+    "request_throughput": "requests that the server answered in a second, of all clients",
+    "output_throughput": "tokens that the server gave in a second, of all requests",
+    "ttft": "time to the first token, by the client: mean, median and 99th percentile",
+    "tpot": "time for each token after the first one, one figure per request",
+    "itl": "time between two answers of a stream, which may bring several tokens",
+    "e2el": "time of a whole request",
+    "peak_memory": "the most memory that a sample took, in MB",
+    "documents": "documents that were timed",
+    "cut": "answers that the limit of new tokens cut, in percent",
+    "empty": "empty answers, which no speed is compared on",
+    "loops": "answers that repeat one string up to the limit of new tokens; no speed is compared on them",
+    "errors": "failed samples, which are left out",
+}
 ON_REQUEST = ("acceptance_rate_in_text", "tau_mean", "limit_share")  # columns that are shown only on request
 SERVED = ("request_throughput", "output_throughput", "ttft", "tpot", "itl", "e2el")  # hidden unless a server told them
 COUNTED = ("acceptance_rate", "alpha", "tau")  # what a server's counters tell

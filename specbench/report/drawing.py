@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-# Okabe and Ito's, but for the yellow, and three more; each is legible on white and on a dark page.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#8B62C4", "#A0693B", "#8A9A2B")
+# Okabe and Ito's, but for the yellow and the second blue, and four more; each is legible on white and on a dark page.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#C8374A", "#8B62C4", "#A0693B", "#8A9A2B")
 BASES = ("#6B7076", "#9098A0", "#55677A")  # of baselines
 # Methods that are often side by side; the others get a colour by their name.
 NAMED = ("sps", "csd", "specdecpp", "fly", "eagle3", "pld", "cos", "rest", "swift")
@@ -21,6 +21,17 @@ def colour_of(method: str) -> str:
     """The colour of a method that is no baseline, by its name with its varied settings, such as csd[gamma=4]."""
     place = NAMED.index(method) if method in NAMED else zlib.crc32(method.encode("utf-8", "replace"))
     return COLOURS[place % len(COLOURS)]
+
+
+def colours_of(methods: Iterable[str]) -> dict[str, str]:
+    """A colour for each method of a figure, by name: its own, or where another one has that, the next that is free.
+
+    Of more methods than COLOURS some share one.
+    """
+    found: dict[str, str] = {}
+    for method in sorted(dict.fromkeys(methods), key=lambda name: (name not in NAMED, name)):
+        found[method] = free(COLOURS, COLOURS.index(colour_of(method)), found.values())
+    return found
 
 
 def free(choices: Sequence[str], first: int, taken: Iterable[str]) -> str:

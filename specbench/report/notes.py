@@ -12,7 +12,7 @@ from specbench.base.untrusted import brief
 from specbench.config import UserError
 from specbench.config.generation import unused_words
 from specbench.report.divergence import divergence_lines
-from specbench.results.stored import StoredRun, runtime_of
+from specbench.results.stored import StoredRun, machine_text, runtime_of
 
 MOST_KEYS = 6  # of a file of prompts that a line names
 FEW = 4  # baselines; of more a legend does not list the methods
@@ -177,10 +177,7 @@ def _counted(measured: pooled.Measured) -> str:
 
 def condition(first: StoredRun, summary: pd.DataFrame) -> str:
     """What the figures were measured on."""
-    machine, models = first.manifest["environment"], first.manifest["models"]
-    cores, threads = machine.get("cores"), machine.get("threads")
-    used = f"{threads} of {cores}" if threads and threads != cores else cores
-    where = f"{used} cores of {machine.get('cpu')}" if machine["device"] == "cpu" else machine["device"]
+    models = first.manifest["models"]
     setups = [" ".join(setup) for setup in summary[pooled.SETUP].drop_duplicates().to_numpy()]
     dtype = models["target"]["dtype"] if models else "dtype not known"
     documents = summary[summary.task != compared.AVERAGE].documents.max() if len(summary) else 0
@@ -192,7 +189,7 @@ def condition(first: StoredRun, summary: pd.DataFrame) -> str:
     if any(spec.values.get("online") for spec in first.plan.methods):
         times += ", and methods that learn from text to text learn later than one by one"
     batch = f"; in batches of {first.plan.batch}, {times}" if first.plan.batch > 1 else ""
-    return f"{', '.join(setups)}; {dtype}, {where or 'machine not known'}, up to {documents:.0f} {which} a task{batch}"
+    return f"{', '.join(setups)}; {dtype}, {machine_text(first.manifest)}, up to {documents:.0f} {which} a task{batch}"
 
 
 def batch_speeds(first: StoredRun, summary: pd.DataFrame) -> Iterator[str]:

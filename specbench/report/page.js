@@ -12,33 +12,6 @@ function options(select, values, names = values) {
   select.replaceChildren(...values.map((value, i) => Object.assign(make("option", "", names[i]), { value })));
 }
 
-// ---- the table
-
-function sortTable(heading) {
-  const row = heading.parentNode, body = $("table").tBodies[0], at = [...row.cells].indexOf(heading);
-  const numbers = heading.firstElementChild.dataset.kind === "number";
-  const before = heading.getAttribute("aria-sort");
-  const down = before === "none" ? numbers : before === "ascending";
-  for (const cell of row.cells) cell.setAttribute("aria-sort", "none");
-  heading.setAttribute("aria-sort", down ? "descending" : "ascending");
-  const value = (line) => (numbers ? line.cells[at].dataset.value : line.cells[at].textContent.trim());
-  const order = (a, b) => {
-    const x = value(a), y = value(b);
-    if (x === "" || y === "") return (x === "") - (y === "");
-    return (numbers ? x - y : x.localeCompare(y)) * (down ? -1 : 1);
-  };
-  body.append(...[...body.rows].sort(order));
-}
-
-for (const heading of $("table").tHead.rows[0].cells) {
-  heading.firstElementChild.addEventListener("click", () => sortTable(heading));
-}
-$("table-task")?.addEventListener("change", (event) => {
-  for (const row of $("table").tBodies[0].rows) {
-    row.hidden = event.target.value !== "" && row.dataset.task !== event.target.value;
-  }
-});
-
 // ---- packed data
 
 async function unpack(id) {

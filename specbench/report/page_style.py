@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.base.console import plain
-from specbench.report.drawing import BASES, colour_of, free
+from specbench.report.drawing import BASES, colours_of, free
 
 Json = dict[str, Any]
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "star", "cross", "pentagon", "hourglass")
@@ -35,8 +35,9 @@ def looks(methods: Mapping[str, str], baselines: Sequence[str]) -> dict[str, Loo
     looks: dict[str, Look] = {}
     for i, label in enumerate(label for label in methods if label in baselines):
         looks[label] = Look(BASES[i % len(BASES)], BASE_SYMBOLS[i % len(BASE_SYMBOLS)], DASHES[i % len(DASHES)], "")
+    colours = colours_of(methods[label] for label in methods if label not in baselines)
     for i, label in enumerate(label for label in methods if label not in baselines):
-        colour = colour_of(methods[label])
+        colour = colours[methods[label]]
         symbol = free(SYMBOLS, i, [look.symbol for look in looks.values() if look.colour == colour])
         looks[label] = Look(colour, symbol, DASHES[i % len(DASHES)], PATTERNS[i % len(PATTERNS)])
     return {label: looks[label] for label in methods}

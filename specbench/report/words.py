@@ -16,6 +16,10 @@ LEVEL = 0.05  # differences with a smaller p are called real, after Holm's corre
 MANY_CUT = 0.1  # the share of answers cut by the limit of new tokens from which a verdict says so
 HIDDEN = 0.1  # a score is called the same only if a difference of 10 points would have shown
 OF_METHOD = [*SETUP, "method"]
+# Verdicts of a row; "" where nothing was compared.
+FASTER, SLOWER, UNCLEAR = "faster", "slower", "no clear difference"
+HIGHER, LOWER, CHANCE, SAME = "higher", "lower", "may be chance", "same"
+TOO_FEW, NO_VERDICT = "too few documents", "no verdict"
 
 
 def sentences(summary: pd.DataFrame, withheld: Mapping[Any, str] = MappingProxyType({})) -> list[str]:
@@ -23,11 +27,9 @@ def sentences(summary: pd.DataFrame, withheld: Mapping[Any, str] = MappingProxyT
 
     `withheld` says by the labels of rows why no verdict is given of their speed.
     """
-    rows = summary[(summary.task != AVERAGE) & (summary.method != summary.baseline) & (summary.baseline != "")]
+    rows = judged(summary, withheld)
     if rows.empty:
         return []
-    rows = rows.assign(withheld=[withheld.get(label, "") for label in rows.index])
-    rows = _with_speeds(rows).assign(p=holm(rows.accuracy_p.tolist()))
     lines = []
     setups = rows[SETUP].drop_duplicates()
     for (pair, sampling, method), of_method in rows.groupby(OF_METHOD, sort=False):
@@ -38,6 +40,39 @@ def sentences(summary: pd.DataFrame, withheld: Mapping[Any, str] = MappingProxyT
         compared = [f"{count} of {what}" for count, what in ((speeds, "speed"), (scores, "accuracy")) if count]
         lines.append(f"Verdicts and p values have Holm's correction for these comparisons: {' and '.join(compared)}.")
     return lines + _cut(summary[summary.task != AVERAGE])
+
+
+def judged(summary: pd.DataFrame, withheld: Mapping[Any, str] = MappingProxyType({})) -> pd.DataFrame:
+    """The rows of methods other than their baseline, without averages, each with `speed_verdict` and `score_verdict`.
+
+    Also `speed`, while decoding or (`end_to_end`) with the prefill, and `speed_p` and `p` of speed and score with
+    Holm's correction for all rows. `withheld` says by the labels of rows why no verdict is given of their speed.
+    """
+    rows = summary[(summary.task != AVERAGE) & (summary.method != summary.baseline) & (summary.baseline != "")]
+    rows = rows.assign(withheld=[withheld.get(label, "") for label in rows.index])
+    rows = _with_speeds(rows).assign(p=holm(rows.accuracy_p.tolist()))
+    return rows.assign(
+        speed_verdict=[_speed_verdict(row) for row in rows.itertuples()],
+        score_verdict=[_score_verdict(row) for row in rows.itertuples()],
+    )
+
+
+def _speed_verdict(row: Any) -> str:
+    if math.isnan(row.speed):
+        return ""
+    if row.withheld or row.imported:
+        return NO_VERDICT
+    if math.isnan(row.speed_p):
+        return TOO_FEW
+    return UNCLEAR if row.speed_p >= LEVEL else FASTER if row.speed > 1 else SLOWER
+
+
+def _score_verdict(row: Any) -> str:
+    if math.isnan(row.p):
+        return ""
+    if row.accuracy_delta == 0:
+        return SAME if row.accuracy_delta_low >= -HIDDEN and row.accuracy_delta_high <= HIDDEN else TOO_FEW
+    return CHANCE if row.p >= LEVEL else HIGHER if row.accuracy_delta > 0 else LOWER
 
 
 def _cut(rows: pd.DataFrame) -> list[str]:
@@ -76,15 +111,14 @@ def _speed(rows: pd.DataFrame) -> str:
         )
     if known.empty and withheld.empty:
         return "too few documents to tell its speed"
-    real = known.speed_p < LEVEL
     parts = [
-        f"{word} {baseline} on {_tasks(tasks, known)} ({_range(tasks.speed)} ×)"
-        for word, tasks in (
-            ("faster than", known[real & (known.speed > 1)]),
-            ("slower than", known[real & (known.speed < 1)]),
-            ("no clear difference in speed from", known[~real]),
+        f"{words} {baseline} on {_tasks(tasks, known)} ({_range(tasks.speed)} ×)"
+        for verdict, words in (
+            (FASTER, "faster than"),
+            (SLOWER, "slower than"),
+            (UNCLEAR, "no clear difference in speed from"),
         )
-        if len(tasks)
+        if len(tasks := known[known.speed_verdict == verdict])
     ]
     parts += [
         f"no verdict on its speed on {_tasks(held, rows)} ({why})"
@@ -99,19 +133,16 @@ def _accuracy(rows: pd.DataFrame) -> str:
     word = "score" if (known.accuracy_test == "permutation").any() else "accuracy"
     if known.empty:
         return f"its {word} is not compared"
-    real, same = known[known.p < LEVEL], known[known.accuracy_delta == 0]
-    chance = known.drop([*real.index, *same.index])
-    shown = (same.accuracy_delta_low >= -HIDDEN) & (same.accuracy_delta_high <= HIDDEN)
     parts = [
-        f"{words} {_tasks(tasks, known)}" + (f" ({_changes(tasks)})" if changed else "")
-        for words, tasks, changed in (
-            (f"{word} lower on", real[real.accuracy_delta < 0], True),
-            (f"{word} higher on", real[real.accuracy_delta > 0], True),
-            (f"a difference in {word} that may be chance on", chance, True),
-            (f"the same {word} on", same[shown], False),
-            (f"too few to tell its {word} on", same[~shown], False),
+        f"{words} {_tasks(tasks, known)}" + (f" ({_changes(tasks)})" if verdict in (LOWER, HIGHER, CHANCE) else "")
+        for verdict, words in (
+            (LOWER, f"{word} lower on"),
+            (HIGHER, f"{word} higher on"),
+            (CHANCE, f"a difference in {word} that may be chance on"),
+            (SAME, f"the same {word} on"),
+            (TOO_FEW, f"too few to tell its {word} on"),
         )
-        if len(tasks)
+        if len(tasks := known[known.score_verdict == verdict])
     ]
     return ", ".join(parts)
 

@@ -39,6 +39,15 @@ def runtime_text(manifest: Mapping[str, Any]) -> str:
     return " ".join([runtime_of(manifest), *([json.dumps(facts, sort_keys=True)] if facts else [])])
 
 
+def machine_text(manifest: Mapping[str, Any]) -> str:
+    """A run's GPU, or the cores that it used and their processor."""
+    machine = manifest["environment"]
+    cores, threads = machine.get("cores"), machine.get("threads")
+    used = f"{threads} of {cores}" if threads and threads != cores else cores
+    where: str | None = f"{used} cores of {machine.get('cpu')}" if machine["device"] == "cpu" else machine["device"]
+    return where or "machine not known"
+
+
 def stored_run(folder: Path, method: str | None = None) -> "StoredRun":
     """A run whose plan can be read, and has a method. Raises UserError if it has not, or `folder` holds no run."""
     run = StoredRun(folder)

@@ -222,7 +222,7 @@ def test_depth(run):
     # Nothing was tested at 3: the draft before was always rejected.
     assert bars_of(ax, "fly")[0] == pytest.approx(np.array([[1, 100], [2, 0], [3, math.nan]]), nan_ok=True)
     assert len(ax.containers) == 3
-    assert ax.get_ylim() == (0, 104)
+    assert ax.get_ylim() == (-4, 104)
 
 
 def test_depth_intervals_are_over_documents(tmp_path):
@@ -387,6 +387,7 @@ def test_sweep_of_names(tmp_path):
     values = {"sps[a]": {"online": True}, "sps[b]": {"online": False}, "sps[c]": {"online": None}}
     ax = drawn("sweep", settings_run(tmp_path / "run", values)).axes[0]
     assert bars_of(ax, "sps")[0][:, 0].tolist() == [0, 1, 2]
+    assert {bars[0].get_linestyle() for bars in ax.containers} == {"None"}  # nothing lies between names
     assert [label.get_text() for label in ax.get_xticklabels()] == ["True", "False", "None"]
 
 
@@ -528,6 +529,37 @@ def test_colours_go_by_name_in_images_and_pages():
     assert among["vanilla"].color == page["vanilla"].colour not in drawing.COLOURS
 
 
+def test_no_two_methods_of_a_figure_share_a_colour():
+    """Of names whose own colours are the same, too; the first by name keeps its own."""
+    own = drawing.colour_of("csd")
+    same = [name for name in (f"m{i}" for i in range(99)) if drawing.colour_of(name) == own][:4]
+    names = [*same, "csd"]
+    assert len({one.color for one in style.styles(names, []).values()}) == len(names)
+    assert len({one.colour for one in page_style.looks(dict(zip(names, names, strict=True)), []).values()}) == len(
+        names
+    )
+    assert style.styles(names, [])["csd"].color == own
+    assert len(drawing.COLOURS) == len(set(drawing.colours_of(f"m{i}" for i in range(len(drawing.COLOURS))).values()))
+
+
+def test_a_line_breaks_at_a_gap():
+    rows = pd.DataFrame({"y": [1.0, 2.0, 3.0]}, index=[1, 2, 5])
+    broken = style.with_gaps(rows, range(9))
+    assert broken.index.tolist() == [1, 2, 3, 4, 5]
+    assert broken.y.tolist() == pytest.approx([1, 2, math.nan, math.nan, 3], nan_ok=True)
+
+
+def test_a_small_difference_of_acceptance_is_seen(tmp_path):
+    """99 and 95 % of a hundred rounds each: the axis does not begin at 0."""
+    rows = Rows()
+    for doc in range(4):
+        rows.add("plain", doc, 1.0, SINGLE)
+        rows.add("s", doc, 1.0, [(1, 1)] * (25 - (doc == 0)) + [(1, 0)] * (doc == 0))
+        rows.add("r", doc, 1.0, [(1, 1)] * (25 - (doc < 3) - (doc < 2)) + [(1, 0)] * ((doc < 3) + (doc < 2)))
+    (ax,) = drawn("depth", rows.run(tmp_path / "run").folder).axes
+    assert ax.get_ylim()[0] > 70
+
+
 @pytest.mark.parametrize(
     ("facts", "low", "high"),
     [((99.9, 100), 80, 100.8), ((0, 0), -0.8, 20), ((49, 51), 40, 60), ((-5, 120), -4, 104), ((30, 80), 30, 80)],
@@ -576,7 +608,7 @@ def test_what_a_reader_must_know_stands_above(run, tmp_path):
         drawn("time", run, other, allowed=["documents"])
     message = drawn("time", run, other, allowed=["documents", "cpu"]).get_suptitle().replace("\n", " ")
     assert "MISMATCH" in message and "abacus / slide rule" in message and "1 failed samples are left out" in message
-    message = "tiny greedy; float32, 2 cores of abacus, up to 2 documents a task"
+    message = "Where decode time goes tiny greedy; float32, 2 cores of abacus, up to 2 documents a task"
     assert drawn("time", run).get_suptitle().replace("\n", " ") == message
 
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from specbench.analysis.alike import pair_labels
 from specbench.analysis.context import context as by_context
 from specbench.report.plots.data import PlotData, panels
-from specbench.report.plots.style import GREY, grid, head
+from specbench.report.plots.style import GREY, grid, head, with_gaps
 
 FIGURES = {"alpha": "accepted if tested (%)", "tau": "τ", "speedup": "decode speedup (×)"}
 FIRST = 64  # where the span from 0 on stands on the axis
@@ -29,16 +29,16 @@ def context(data: PlotData) -> Figure:
     shown = [name for name in FIGURES if table[name].notna().any()]
     all_panels = list(panels(data, table))
     fig, axes = grid([1.5] * (len(shown) * len(all_panels)), 1, sharex=True)
+    edges = sorted(table["from"].unique())
     for at, ax in enumerate(axes):
         (title, rows), name = all_panels[at // len(shown)], shown[at % len(shown)]
         for method, spans in rows.groupby("method", sort=False):
             known = spans.dropna(subset=[name])
             if len(known):
-                _line(ax, known, name, data, str(method))
+                _line(ax, with_gaps(known.set_index("from"), edges).reset_index(), name, data, str(method))
         if name == "speedup":
             ax.axhline(1, color=GREY, ls=":", lw=0.8, zorder=1)
         ax.set_xscale("log", base=2)
-        edges = sorted(table["from"].unique())
         ax.set_xticks([max(FIRST, edge) for edge in edges], [_short(edge) for edge in edges])
         ax.minorticks_off()
         head(ax, title if at % len(shown) == 0 else "", 1)

@@ -22,7 +22,7 @@ def draw(kind: str, runs: Sequence[StoredRun], allowed: Sequence[str] = ()) -> F
     data = read(runs, [*allowed, *chosen.over], chosen.reads_depths)
     with look():
         fig: Figure = _function(chosen)(data)
-        legend(fig, data.notes, data.caption)
+        legend(fig, data.notes, data.caption, chosen.title)
     return fig
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from specbench.report.plots.style import GREY, few_ticks, grid, legend, look, styles
+from specbench.report.plots.style import GREY, few_ticks, grid, legend, look, styles, with_gaps
 from specbench.report.views.load import FEWEST
 from specbench.studies.under_load import BASE, Loaded
 
@@ -24,7 +24,9 @@ def load(figures: Loaded) -> Figure:
             faster.plot(finite.rate, finite.sooner, label=str(name), **style)
             faster.vlines(finite.rate, finite.sooner_low, finite.sooner_high, color=style["color"], lw=0.8)
             steps = figures.by_rows[(figures.by_rows.method == name) & (figures.by_rows.steps >= FEWEST)]
-            company.plot(steps["rows"], steps.speedup, label=str(name), **style)
+            if len(steps):
+                together = with_gaps(steps.set_index("rows"), range(int(steps["rows"].max()) + 1))
+                company.plot(together.index, together.speedup, label=str(name), **style)
         latency.set_xlabel("tokens a second")
         latency.set_ylabel("arrival to end (s), median")
         latency.set_ylim(bottom=0)
@@ -43,5 +45,5 @@ def load(figures: Loaded) -> Figure:
             f"{figures.requests} requests a rate, {times}, {figures.arrivals}, up to {figures.rows} texts together; "
             "bars: 95 % intervals"
         )
-        legend(fig, [note], caption)
+        legend(fig, [note], caption, "Latency under load, and what each method gains")
     return fig

@@ -2,7 +2,7 @@
 
 import dataclasses
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -18,9 +18,9 @@ from specbench.analysis.pooled import ROW
 from specbench.base.console import plain
 from specbench.base.parquet import Rows
 from specbench.config import UserError
-from specbench.report.drawing import OPACITY
+from specbench.report.drawing import OPACITY, score_range
 from specbench.report.plots.data import PlotData, drafted, panels
-from specbench.report.plots.style import BLACK, GREY, few_ticks, grid, head, label_axes
+from specbench.report.plots.style import BLACK, GREY, few_ticks, grid, head, label_axes, with_gaps
 
 ROUNDING = 1e-9  # seconds
 FEWEST = 4  # rounds in a group for it to have quartiles
@@ -44,7 +44,7 @@ def depth(data: PlotData) -> Figure:
             ax.errorbar(depths.depth, 100 * depths.cond_accept, yerr=bars, label=data.named(method), **style)
         head(ax, title, columns)
         few_ticks(ax, x=6, whole=True)
-        ax.set_ylim(0, 104)
+    axes[0].set_ylim(score_range(*axes[0].get_ylim()))
     label_axes(axes, columns, "draft position", "accepted if tested (%)")
     return fig
 
@@ -152,8 +152,9 @@ def forwards(data: PlotData) -> Figure:
         bins = np.clip(np.digitize(rows.context, edges) - 1, 0, len(edges) - 2)
         rows = rows.assign(middle=(edges[bins] + edges[bins + 1]) / 2)
         for method, of_method in rows.groupby("method", sort=False):
-            for ax, x in ((by_width, "width"), (by_context, "middle")):
-                _quartiles(ax, of_method, x, data, str(method))
+            widths = range(int(rows.width.min()), int(rows.width.max()) + 1)
+            for ax, x, every in ((by_width, "width", widths), (by_context, "middle", sorted(rows.middle.unique()))):
+                _quartiles(ax, of_method, x, every, data, str(method))
         by_width.set_ylabel("target forward (ms)")
         few_ticks(by_width, x=5, whole=True)
         few_ticks(by_context, x=3)
@@ -163,12 +164,16 @@ def forwards(data: PlotData) -> Figure:
     return fig
 
 
-def _quartiles(ax: Axes, rows: pd.DataFrame, x: str, data: PlotData, method: str) -> None:
-    """Medians of `ms` by x with their quartiles, as a band along the context or as bars at the few widths."""
+def _quartiles(ax: Axes, rows: pd.DataFrame, x: str, every: Iterable[float], data: PlotData, method: str) -> None:
+    """Medians of `ms` by x with their quartiles, as a band along the context or as bars at the few widths.
+
+    Lines break where one of `every` x was not measured.
+    """
     grouped = rows.groupby(x).ms
     quartiles = grouped.quantile([0.25, 0.5, 0.75]).unstack()[grouped.size() >= FEWEST]
     if quartiles.empty:
         return
+    quartiles = with_gaps(quartiles, every)
     style, label = data.styles[method], data.named(method)
     if x == "width":
         bars = [quartiles[0.5] - quartiles[0.25], quartiles[0.75] - quartiles[0.5]]

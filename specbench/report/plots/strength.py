@@ -31,7 +31,7 @@ def strength(data: PlotData) -> Figure:
                 values,
                 yerr=pd.DataFrame(errors).fillna(0).clip(lower=0).to_numpy(),
                 label=str(method),
-                **drawn[str(method)].drawn(),
+                **drawn[str(method)].drawn() | {"ls": ""},  # each point is another draft
             )
         few_ticks(ax)
     head(kept, "", 1)

@@ -1,11 +1,12 @@
 """How plots look: legible in a 3.4 inch column, to colour-blind readers and in grey print; files are reproducible."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from specbench.base import files
 from specbench.base.console import plain
-from specbench.report.drawing import BASES, colour_of, free
+from specbench.report.drawing import BASES, colours_of, free
 
 WIDTH = 3.4  # inches: one column of a two-column paper
 CHARACTERS = 52  # how many fit into WIDTH
@@ -81,15 +82,16 @@ class Style:
 def styles(methods: Sequence[str], baselines: Sequence[str]) -> dict[str, Style]:
     """A style for each method: first the baselines, which are grey, then the others in their order.
 
-    The colour goes by the method's name, the rest by its place.
+    The colour goes by the method's name, and no two have one while there are others; the rest goes by its place.
     """
     styles = {
         name: Style(BASES[i % len(BASES)], BASE_MARKERS[i % len(BASE_MARKERS)], LINES[i % len(LINES)], "")
         for i, name in enumerate(baselines)
     }
     others = [name for name in dict.fromkeys(methods) if name not in styles]
+    colours = colours_of(others)
     for i, name in enumerate(others):
-        color = colour_of(name)
+        color = colours[name]
         marker = free(MARKERS, i, [style.marker for style in styles.values() if style.color == color])
         styles[name] = Style(color, marker, LINES[i % len(LINES)], HATCHES[i % len(HATCHES)])
     return styles
@@ -110,6 +112,11 @@ def grid(heights: Sequence[float], columns: int, **share: bool | str) -> tuple[F
     for unused in axes[panels:]:
         unused.remove()
     return fig, axes[:panels]
+
+
+def with_gaps(rows: pd.DataFrame, every: Iterable[float]) -> pd.DataFrame:
+    """Rows by their index, with an empty one for each of `every` between them, so that a line breaks there."""
+    return rows.reindex([place for place in every if rows.index.min() <= place <= rows.index.max()])
 
 
 def head(ax: Axes, title: str, columns: int) -> None:
@@ -133,17 +140,17 @@ def few_ticks(ax: Axes, x: int = 4, y: int = 4, whole: bool = False) -> None:
     ax.yaxis.set_major_locator(MaxNLocator(y, steps=[1, 2, 2.5, 5, 10]))
 
 
-def legend(fig: Figure, notes: Sequence[str], caption: str) -> None:
+def legend(fig: Figure, notes: Sequence[str], caption: str, title: str = "") -> None:
     """One legend below all panels, and above them what a reader must know; the figure grows by their lines.
 
-    The caption, which says what was measured where, is the first of these lines; `notes` follow.
+    The title is the first of these lines, the caption, which says what was measured where, the second; `notes` follow.
     """
     handles: dict[str, Any] = {}
     for ax in fig.axes:
         for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
     names = [textwrap.fill(name, CHARACTERS - 8) for name in handles]
-    above = [line for note in (caption, *notes) for line in textwrap.wrap(note, CHARACTERS)]
+    above = [line for note in (title, caption, *notes) if note for line in textwrap.wrap(note, CHARACTERS)]
     lines = float(len(above))
     if names:
         widest = max(len(line) for name in names for line in name.splitlines())

@@ -93,6 +93,7 @@ def sweep(data: PlotData) -> Figure:
         for (line, base), of_line in drawn.groupby(["line", "base"], sort=False):
             style = data.styles[points.label[points.line == line].iloc[0]]
             look = {**style.drawn(), "label": line, "color": colours[line]}
+            look |= {"ls": ""} if isinstance(of_line.value.iloc[0], str) else {}  # nothing lies between names
             if base:
                 look |= {"color": BLACK, "ls": ":"}
                 fast.plot(of_line.x, [1.0] * len(of_line), **look)

@@ -12,6 +12,7 @@ from specbench.base import parquet
 from specbench.base.untrusted import brief
 from specbench.config import UserError
 from specbench.report.plots.data import DRAFTING, PlotData
+from specbench.report.plots.listed import KINDS
 from specbench.report.plots.style import GREY, few_ticks, grid, head, label_axes, legend, styles
 from specbench.results.stored import StoredRun
 
@@ -41,7 +42,7 @@ def training(logs: Sequence[Path]) -> Figure:
     held.set_xlabel("steps")
     for ax in (loss, held):
         few_ticks(ax, whole=True)
-    legend(fig, [], CAPTION)
+    legend(fig, [], CAPTION, KINDS["training"].title)
     return fig
 
 
