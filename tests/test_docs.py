@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import browsing
 import pytest
 import yaml
 from screens import call
@@ -21,6 +22,8 @@ from specbench.studies import ceilings, profile_pair
 from specbench.studies.bench import engines, genai, main, peers
 from specbench.studies.bench.main import MISSED
 from specbench.training.recipe import recipes
+
+browser = browsing.browser
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -196,15 +199,35 @@ def test_every_package_has_a_sentence():
     assert [name for name in packages if f"| `{name}/` |" not in text] == []
 
 
-def test_the_site_builds_without_a_dead_link(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
     """As `make docs`: a dead link is an error, and so is a documented module that does not exist."""
+    folder = tmp_path_factory.mktemp("site")
     mkdocs = [sys.executable, "-m", "mkdocs", "build", "--strict"]  # --quiet hides warnings from --strict
-    command = [*mkdocs, "-f", DOCS / "mkdocs.yml", "-d", tmp_path]
+    command = [*mkdocs, "-f", DOCS / "mkdocs.yml", "-d", folder]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     assert done.returncode == 0, done.stdout + done.stderr
-    site = {path: path.read_text() for path in tmp_path.rglob("*.html")}
-    assert len(site) > 50
-    for path, text in site.items():
+    return folder
+
+
+def test_the_site_builds_without_a_dead_link(site):
+    pages = {path: path.read_text() for path in site.rglob("*.html")}
+    assert len(pages) > 50
+    for path, text in pages.items():
         fetched = re.findall(r'<(?:script|img|link|iframe)\b[^>]*(?:src|href)="(https?://[^"]+)"', text)
         assert not fetched, f"{path.name} needs a network"
         assert not re.search(r"<!-- \w+: ", text), f"{path.name} has a part that was not replaced"
+
+
+def test_the_search_works_from_a_file(browser, site):
+    view = browser.new_page()
+    asked = []
+    view.on("request", lambda request: asked.append(request.url))
+    view.goto((site / "index.html").as_uri())
+    view.click("label[for=__search] >> visible=true")
+    view.fill("input[name=query]", "leaderboard")
+    found = view.locator(".md-search-result__link")
+    found.first.wait_for(state="attached")
+    assert "tour.html" in " ".join(one.get_attribute("href") for one in found.all())
+    assert [url for url in asked if not url.startswith(("file:", "data:", "about:", "blob:"))] == []
+    view.close()

@@ -143,7 +143,7 @@ def test_it_opens_alone_and_says_what_is_wrong_first(view, made):
     assert view.get_attribute("body", "data-ready") == "yes" and not view.is_visible(".scripted")
     assert view.title() == f"specbench: vanilla, csd, {ODD}"
     headings = view.locator("main h2").all_text_contents()
-    assert headings == ["Warnings", "Comparison", "Plots", "Documents", "Environment and settings"]
+    assert headings == ["Warnings", "Comparison", "Latency", "Plots", "Documents", "Environment and settings"]
     text = made.read_text()
     assert not re.findall(r"(?:src|href)=[\"'](?!#)", text) and "@import" not in text
 
@@ -186,6 +186,23 @@ def test_the_table_sorts_by_mouse_and_keyboard(view):
     view.select_option("#table-task", label="words")
     assert column(view, 1) == ["words"] * 3
     view.select_option("#table-task", value="")
+
+
+def test_the_table_is_saved_with_the_bounds_of_its_intervals(view):
+    with view.expect_download() as download:
+        view.click("button[data-csv=table]")
+    rows = pd.read_csv(download.value.path()).set_index(["task", "method"])
+    csd = rows.loc[("sums", "csd")]
+    assert (csd.speedup_decode, csd.speedup_decode_low, csd.speedup_decode_high) == (1.5, 1.2, 1.8)
+    assert math.isnan(rows.speedup_decode["words", "csd"]) and len(rows) == 9
+
+
+def test_latencies_are_percentiles_over_texts(view):
+    """Two texts of csd on sums: 10 ms of prefill each, then 20 ms for six tokens and 10 for one."""
+    texts = [row.split("\n") for row in view.locator("#latency tbody tr").all_inner_texts()]
+    cells = {tuple(re.split(r"\t", row[0])[:2]): re.split(r"\t", row[0])[2:] for row in texts}
+    assert cells["csd", "sums"] == ["2", "10 / 10 / 10", "10 / 10 / 10"]
+    assert ("csd", "words") not in cells and ("vanilla", "words") in cells
 
 
 def test_a_document_with_all_its_origins(view):

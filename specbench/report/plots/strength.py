@@ -4,6 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from specbench.analysis.compare import AVERAGE
+from specbench.analysis.strength import Strength
 from specbench.analysis.strength import strength as measured_strength
 from specbench.base.environment import MISMATCHES
 from specbench.report.drawing import speed_range
@@ -16,7 +17,11 @@ def strength(data: PlotData) -> Figure:
 
     The means over tasks; a run for each draft, all of one target.
     """
-    figures = measured_strength(data.runs, MISMATCHES)  # `read` has checked them
+    return of(measured_strength(data.runs, MISMATCHES))  # `read` has checked them
+
+
+def of(figures: Strength) -> Figure:
+    """The same of figures that are there."""
     several = (figures.methods.task == AVERAGE).any()
     rows = figures.methods[figures.methods.task == AVERAGE] if several else figures.methods
     drawn = styles(list(rows.method), [])
