@@ -224,8 +224,8 @@ def test_the_search_works_from_a_file(browser, site):
     asked = []
     view.on("request", lambda request: asked.append(request.url))
     view.goto((site / "index.html").as_uri())
-    view.click("label[for=__search] >> visible=true")
-    view.fill("input[name=query]", "leaderboard")
+    view.click("input[name=query]")
+    view.keyboard.type("leaderboard", delay=30)
     found = view.locator(".md-search-result__link")
     found.first.wait_for(state="attached")
     assert "tour.html" in " ".join(one.get_attribute("href") for one in found.all())
