@@ -19,9 +19,9 @@ from specbench.cli import app, lm_eval_model, panels, with_values
 from specbench.cli.analyze import all_analyses
 from specbench.report.columns import COLUMNS, DEPTH_COLUMNS
 from specbench.studies import ceilings, profile_pair
-from specbench.studies.bench import engines, genai, main, peers
-from specbench.studies.bench.main import MISSED
 from specbench.training.recipe import recipes
+from specbench_extras.bench import engines, genai, main, peers
+from specbench_extras.bench.main import MISSED
 
 browser = browsing.browser
 

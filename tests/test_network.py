@@ -24,7 +24,7 @@ from transformers import LlamaForCausalLM
 from specbench.base.hub import PROXIES
 from specbench.cli import PANEL_OF
 from specbench.cli.analyze import all_analyses
-from specbench.config import SUITES
+from specbench.config import SUITES, plugins
 
 pytestmark = pytest.mark.long
 
@@ -183,7 +183,7 @@ def somebodys(run: Path, folder: Path, name: str = "somebody/model") -> None:
 
 
 def test_every_command_is_among_them():
-    assert {words[0] for words in lines(HONEST, "")} == set(PANEL_OF)
+    assert {words[0] for words in lines(HONEST, "")} == PANEL_OF.keys() | plugins.extras("commands")
     analyses = {one.__name__.rstrip("_").replace("_", "-") for one in all_analyses()}
     assert {words[1] for words in lines(HONEST, "") if words[0] == "analyze"} == analyses - OF_SERVERS
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 from typer import Option
-from typer.core import TyperGroup
 from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
 from specbench.base.console import flush, leave_closed_pipe, say, stdout_file
+from specbench.cli.brought import Brought
 
 # By panel of `specbench --help`, by command: the module in this package, and the function in it.
 PANELS = {
@@ -53,8 +53,9 @@ PANELS = {
         "import": "prepare.import_",
         "serve-recipe": "recipes.serve_recipe",
     },
-    "Check": {"doctor": "check.doctor", "audit": "check.audit", "bench": "check.bench"},
+    "Check": {"doctor": "check.doctor", "audit": "check.audit"},
 }
+EXTRAS = "Extras"  # the panel of what packages bring
 PANEL_OF = {name: panel for panel, commands in PANELS.items() for name in commands}
 
 
@@ -66,11 +67,14 @@ def function(name: str) -> Callable[..., None] | typer.Typer:
 
 
 def panels() -> dict[str, list[Callable[..., None]]]:
-    """By panel the functions of its commands; groups of commands are left out."""
-    return {
+    """By panel the functions of its commands, those of the extras too; groups of commands are left out."""
+    from specbench.config import plugins
+
+    own = {
         panel: [found for name in commands if not isinstance(found := function(name), typer.Typer)]
         for panel, commands in PANELS.items()
     }
+    return own | {EXTRAS: [entry.load() for entry in plugins.extras("commands").values()]}
 
 
 class Modules(Mapping[str, Any]):
@@ -98,14 +102,13 @@ def with_values(words: Iterable[str]) -> list[str]:
     return [left_out.get(word, word) for word in words]
 
 
-class Commands(TyperGroup):
+class Commands(Brought):
     """A list of the commands imports all their modules, a call the module of one."""
+
+    entries, panel = "commands", EXTRAS
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes | {"commands": Modules()})
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_values(args))

@@ -104,6 +104,10 @@ class Models:
         pair = config.with_weights(pair, self.weights) if self.weights else pair
         return config.with_draft_device(pair, self.draft_device) if self.draft_device else pair
 
+    def permitted(self) -> AbstractContextManager[None]:
+        """The permissions of a command that only loads its models: to fetch those that it names."""
+        return permitted(fetch_models=True)
+
     def values(self) -> dict[str, Any]:
         """All options by name, with the chosen pair as `pair`. Raises UserError as `chosen`."""
         values = vars(self) | {"pair": self.chosen}

@@ -1,4 +1,4 @@
-"""What installed packages bring, by entry points: methods, and what trains, imports, analyses and judges.
+"""What installed packages bring, by entry points: methods, commands, and what trains, imports, analyses and judges.
 
 Only names, and data files next to a module, are read here. `specbench-extras` is this project's own second package: its
 methods have their plain names and need no permission. Those of any other package do.
@@ -9,9 +9,9 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-Group = Literal["methods", "trainers", "importers", "analyses", "judges"]
+Group = Literal["methods", "trainers", "importers", "analyses", "judges", "commands"]
 EXTRAS = "specbench-extras"
 
 
@@ -67,5 +67,4 @@ def folders() -> list[Path]:
 
 @cache
 def _folders(path: tuple[str, ...]) -> list[Path]:
-    groups: tuple[Group, ...] = ("methods", "trainers", "importers", "analyses", "judges")
-    return sorted({folder(entry) for group in groups for entry in extras(group).values()})
+    return sorted({folder(entry) for group in get_args(Group) for entry in extras(group).values()})

@@ -17,12 +17,12 @@ from specbench.engine.types import Watch
 from specbench.measure.machine import Finding
 from specbench.measure.prompts import encode, load_tasks
 from specbench.plan import Plan, resolve_tasks
-from specbench.studies import bench
 from specbench.studies.profile_pair import measure_forwards
 from specbench.tasks.harness import Request
 
 SLOW_DRAFT = 0.5  # of a target forward; with a slower draft, no draft length can double the speed
 COSTLY = 0.02  # the share of the fastest forward that timing it may take
+CONTEXT = 200  # tokens before the forwards that are timed
 ROOM = 16  # positions for a draft beyond the longest text
 ANCHOR = 32  # characters by which a document is searched for
 OWN_TEXT = 24  # the fewest characters that tell a document from others
@@ -159,9 +159,9 @@ def context(pair: Pair, requests: Sequence[Request]) -> Finding:
 
 def forward_seconds(pair: Pair) -> dict[str, dict[int, float]]:
     """Seconds of a forward by role and width, the fastest of a few; empty if there is no room."""
-    if pair.context < bench.CONTEXT + max(WIDTHS):
+    if pair.context < CONTEXT + max(WIDTHS):
         return {role: {} for role in pair.models}
-    table = measure_forwards(pair, WIDTHS, (bench.CONTEXT,), LOOKS)
+    table = measure_forwards(pair, WIDTHS, (CONTEXT,), LOOKS)
     return {str(role): some.set_index("width").fast.to_dict() for role, some in table.groupby("model")}
 
 
@@ -219,7 +219,7 @@ def watching_seconds(device: torch.device) -> float:
         stopwatch.start()
         began = now()
         for _ in range(TRIAL):
-            with watch.forward("target", 1, bench.CONTEXT):
+            with watch.forward("target", 1, CONTEXT):
                 pass
         return (now() - began) / TRIAL
 

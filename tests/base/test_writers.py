@@ -22,6 +22,7 @@ from specbench.results import records
 from specbench.training import checkpoint, collected, rest
 
 PACKAGE = Path(files.__file__).parents[1]
+EXTRAS = PACKAGE.parent / "extras" / "specbench_extras"
 WRITE = {"write_text", "write_bytes", "savefig", "save_pretrained", "to_parquet", "save_model", "write_table", "tofile"}
 SAVE = {"save", "save_file"}  # of torch, numpy, safetensors
 # What writes otherwise, and why it may. A writer that is added here needs a reason as good.
@@ -37,7 +38,7 @@ APART = {
     ("engine/models/heads.py", "write_head"): "into memory; the file is whole",
     ("measure/worker.py", "serve"): "in the place of outputs, to the worker's log, which is appended to",
     ("tasks/sandbox/jail.py", "unshare"): "into /proc",
-    ("studies/bench/genai.py", "write"): "into a folder next to it, which is renamed",
+    ("bench/genai.py", "write"): "into a folder next to it, which is renamed",
     ("engine/models/tokenizer.py", "tokenizer_hash"): "into a folder that is gone after it was hashed",
     ("engine/models/gguf_files.py", None): "into a folder next to it, which is renamed; its lock is made in place",
     ("engine/runtimes/openvino_export.py", None): "into a folder next to it, which is renamed",
@@ -46,10 +47,11 @@ OLD = b"what was there before"
 
 
 def writes() -> list[tuple[str, str | None, int]]:
-    """Where the package writes to a path outside of a `with … whole(…)`: file, function, line."""
+    """Where the packages write to a path outside of a `with … whole(…)`: file, function, line."""
     results = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = path.relative_to(PACKAGE).as_posix()
+    files = [(path, package) for package in (PACKAGE, EXTRAS) for path in sorted(package.rglob("*.py"))]
+    for path, package in (one for one in files if "tests" not in one[0].relative_to(one[1]).parts):
+        name = path.relative_to(package).as_posix()
         results += [(name, function, line) for function, line in _writes(ast.parse(path.read_text()), None, False)]
     return results
 

@@ -22,7 +22,7 @@ from specbench.engine.speculate import read_once
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Sampling
 from specbench.measure.prompts import encode
-from specbench.studies.bench import bundled_prompts
+from specbench_extras.bench.prompts import bundled_prompts
 
 SIZES = (4, 16, 32, 60)  # drafted tokens (K)
 CONTEXTS = (200, 1500)

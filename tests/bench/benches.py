@@ -19,7 +19,7 @@ from specbench.engine.session import Unwatched
 from specbench.engine.types import Method, Round, Sampling
 from specbench.measure.prompts import encode
 from specbench.methods import module
-from specbench.studies.bench import FAMILIES, bundled_prompts
+from specbench_extras.bench.prompts import FAMILIES, bundled_prompts
 
 GREEDY = Sampling()
 

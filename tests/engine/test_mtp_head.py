@@ -18,7 +18,7 @@ from specbench.engine.session import LAST, Session, Unwatched
 from specbench.measure.prompts import encode
 from specbench.methods.heads.eagle3 import EagleDrafter
 from specbench.methods.heads.mtp import Mtp, MtpDrafter, loaded
-from specbench.studies.bench import bundled_prompts
+from specbench_extras.bench.prompts import bundled_prompts
 
 
 def drafted(method: Mtp, prompt, count: int):

@@ -32,8 +32,8 @@ from specbench.methods.chains.sps import SpS
 from specbench.methods.lengths.oracle import Oracle
 from specbench.methods.lengths.specdecpp import Predicted
 from specbench.methods.lossy.fly import LookupDrafter
-from specbench.studies.bench import bundled_prompts
 from specbench.studies.doctor_pair import cache, vocabulary
+from specbench_extras.bench.prompts import bundled_prompts
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 DRAWS = 500

@@ -11,7 +11,7 @@ import transformers.models.llama.modeling_llama
 import specbench.measure.command
 import specbench.measure.loop
 import specbench.report.page
-import specbench.studies.bench.main
+import specbench_extras.bench.main
 
 torch.set_num_threads(1)
-__all__ = ["lm_eval", "specbench", "torch", "transformers"]
+__all__ = ["lm_eval", "specbench", "specbench_extras", "torch", "transformers"]

@@ -12,8 +12,8 @@ from specbench.base.stats import Interval
 from specbench.measure import gpus
 from specbench.report import comparison
 from specbench.results.gpu_watch import FILE, slowed
-from specbench.studies.bench import main as bench
-from specbench.studies.bench.claims import Claim
+from specbench_extras.bench import main as bench
+from specbench_extras.bench.claims import Claim
 
 
 def looked(folder, device="cuda"):

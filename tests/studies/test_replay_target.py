@@ -21,8 +21,8 @@ from specbench.engine.types import Draft
 from specbench.measure.prompts import encode
 from specbench.methods.lookup.pld import Settings, drafter
 from specbench.studies import replay as replaying
-from specbench.studies.bench import bundled_prompts
 from specbench.studies.replay import ALL, Trace, by_depth, by_task, follow, read_traces, replay
+from specbench_extras.bench.prompts import bundled_prompts
 
 CPU = torch.device("cpu")
 

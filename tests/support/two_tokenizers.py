@@ -8,7 +8,7 @@ from tokenizers import models as kinds
 from transformers import PreTrainedTokenizerFast
 
 from specbench.engine.translate import Translation
-from specbench.studies.bench import bundled_prompts
+from specbench_extras.bench.prompts import bundled_prompts
 
 TEXTS = [prompt for family in ("gsm8k", "cnndm", "humaneval") for prompt in bundled_prompts(family, 30)]
 LETTERS = "Zoë’s naïve café: 你好, 🎉 fin. "

@@ -14,8 +14,8 @@ from specbench import config
 from specbench.config import SUITES, UserError
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.translate import Translation, spellings
-from specbench.studies.bench import bundled_prompts
 from specbench.training.cospec.judge import ModelJudge, Reader, load_judge
+from specbench_extras.bench.prompts import bundled_prompts
 
 MADE = {"bytes": byte_level, "pieces": pieces}
 DIRECTIONS = (("bytes", "pieces"), ("pieces", "bytes"))

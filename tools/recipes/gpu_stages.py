@@ -41,10 +41,11 @@ from specbench.measure.prepare import build
 from specbench.measure.prompts import encode
 from specbench.measure.sample import timed
 from specbench.studies import ceilings
-from specbench.studies.bench import bundled_prompts, shapes
-from specbench.studies.bench.engines import synthetic
-from specbench.studies.bench.forced import tokens_a_round
-from specbench.studies.bench.interleave import interleave, speed_ratio, warm_up
+from specbench_extras.bench import shapes
+from specbench_extras.bench.engines import synthetic
+from specbench_extras.bench.forced import tokens_a_round
+from specbench_extras.bench.interleave import interleave, speed_ratio, warm_up
+from specbench_extras.bench.prompts import bundled_prompts
 
 ROOT = Path(__file__).parents[2]
 CUDA = torch.cuda.is_available()

@@ -11,7 +11,7 @@ made=$out/stream.jsonl
 import json
 import sys
 
-from specbench.studies.bench import bundled_prompts
+from specbench_extras.bench.prompts import bundled_prompts
 
 for family in ("gsm8k", "humaneval"):
     for prompt in bundled_prompts(family, int(sys.argv[1])):

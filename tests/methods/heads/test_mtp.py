@@ -20,7 +20,7 @@ from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.eager import EAGER
 from specbench.measure.prompts import encode
-from specbench.studies.bench.prompts import bundled_prompts
+from specbench_extras.bench.prompts import bundled_prompts
 
 CASES = (("deepseek_v3", 1), ("deepseek_v3", 2), ("glm4_moe", 1), ("glm4_moe", 3))
 # Those that transformers has no names for are handed to its generation.

@@ -27,7 +27,7 @@ from specbench.engine.types import Sampling
 from specbench.measure.prompts import encode
 from specbench.methods.chains.sps import SpS
 from specbench.methods.lookup.pld import Index, Settings, drafter
-from specbench.studies.bench import bundled_prompts
+from specbench_extras.bench.prompts import bundled_prompts
 
 SHIPPED = config.load_method("pld").values
 SMALL = {"gamma": 4, "whole": False}

@@ -27,12 +27,13 @@ from specbench.engine.types import Draft, Sampling, Scored
 from specbench.measure.prompts import encode
 from specbench.methods.chains.sps import SpS
 from specbench.methods.chains.vanilla import Vanilla
-from specbench.studies.bench import bundled_prompts, claims, engines, genai, interleave, main, peers, shapes
-from specbench.studies.bench.claims import BenchTimes, Claim
-from specbench.studies.bench.engines import Engine
-from specbench.studies.bench.forced import Forced, tokens_a_round
-from specbench.studies.bench.forced import forced as accepting
-from specbench.studies.bench.interleave import EngineTimes, speed_ratio
+from specbench_extras.bench import claims, engines, genai, interleave, main, peers, shapes
+from specbench_extras.bench.claims import BenchTimes, Claim
+from specbench_extras.bench.engines import Engine
+from specbench_extras.bench.forced import Forced, tokens_a_round
+from specbench_extras.bench.forced import forced as accepting
+from specbench_extras.bench.interleave import EngineTimes, speed_ratio
+from specbench_extras.bench.prompts import bundled_prompts
 
 LEVEL = 1e-3
 
@@ -312,7 +313,7 @@ def quick(monkeypatch):
         monkeypatch.setattr(module, "NEW_TOKENS", 10)
     monkeypatch.setattr(main, "FAMILIES", ("gsm8k",))
     monkeypatch.setattr(engines, "WIDTHS", (1, 4))
-    monkeypatch.setattr("specbench.studies.bench.view.WIDTHS", (1, 4))
+    monkeypatch.setattr("specbench_extras.bench.view.WIDTHS", (1, 4))
 
     def absent(pair, gamma):
         raise UserError("GenAI is not here")

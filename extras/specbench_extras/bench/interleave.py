@@ -12,7 +12,7 @@ import torch
 from specbench.base.console import progress
 from specbench.base.stats import Floats, Interval, Paired, pooled_rate, speedup
 from specbench.engine.clock import now
-from specbench.studies.bench.engines import Engine
+from specbench_extras.bench.engines import Engine
 
 Prompt = tuple[str, list[int]]  # its task, its ids
 See = Callable[[list[int], dict[str, list[int]]], None]  # takes a prompt and the tokens of every engine by name

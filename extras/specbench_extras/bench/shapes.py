@@ -11,7 +11,7 @@ from specbench.base.console import progress
 from specbench.config import UserError
 from specbench.engine.clock import free_memory
 from specbench.engine.models.pair import Pair
-from specbench.studies.bench.engines import CONTEXT
+from specbench_extras.bench.engines import CONTEXT
 
 POSITIONS = 1024  # of every shape: enough for the texts here, so that caches stay small
 SLACK = 1.1  # memory as a multiple of the weights: caches, logits and activations

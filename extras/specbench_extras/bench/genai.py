@@ -18,7 +18,7 @@ from specbench.base.console import progress
 from specbench.base.environment import cache_folder
 from specbench.config import UserError
 from specbench.engine.models.pair import Pair
-from specbench.studies.bench.engines import NEW_TOKENS, Generate
+from specbench_extras.bench.engines import NEW_TOKENS, Generate
 
 NEEDED = ("openvino", "openvino_genai", "openvino_tokenizers")
 VERSION = 2  # of the exported files

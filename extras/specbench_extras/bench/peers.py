@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 from specbench.config import UserError
 from specbench.engine.models.folders import model_folder
 from specbench.engine.models.pair import Pair
-from specbench.studies.bench import genai as openvino_genai
-from specbench.studies.bench.engines import NEW_TOKENS, Engine, Generate
+from specbench_extras.bench import genai as openvino_genai
+from specbench_extras.bench.engines import NEW_TOKENS, Engine, Generate
 
 TRANSFORMERS, GENAI, VLLM = "transformers", "genai", "vllm"
 MEMORY = 0.3  # of the GPU, for each of vLLM's two engines; our pair stays in memory too

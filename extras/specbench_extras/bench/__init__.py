@@ -3,8 +3,3 @@
 It also measures the cost of the instruments, the share of decode time outside forwards, and forward times by width. For
 model sizes without available weights it uses random models and a forced acceptance rate (synthetic).
 """
-
-from specbench.studies.bench.engines import CONTEXT, WIDTHS, forward_times
-from specbench.studies.bench.prompts import FAMILIES, bundled_prompts
-
-__all__ = ["CONTEXT", "FAMILIES", "WIDTHS", "bundled_prompts", "forward_times"]

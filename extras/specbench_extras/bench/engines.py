@@ -20,7 +20,7 @@ from specbench.engine.types import Method, Sampling
 from specbench.measure.prepare import build
 from specbench.measure.sample import timed
 from specbench.methods.chains.vanilla import Vanilla
-from specbench.studies.bench.forced import Forced
+from specbench_extras.bench.forced import Forced
 
 NEW_TOKENS = 96
 WIDTHS = (1, 2, 4, 5, 8, 16)

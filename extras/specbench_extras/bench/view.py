@@ -8,9 +8,9 @@ from rich.table import Table
 
 from specbench.base.console import console, say
 from specbench.base.stats import Interval
-from specbench.studies.bench.claims import BenchTimes, Claim
-from specbench.studies.bench.engines import CONTEXT, WIDTHS
-from specbench.studies.bench.interleave import speed_ratio
+from specbench_extras.bench.claims import BenchTimes, Claim
+from specbench_extras.bench.engines import CONTEXT, WIDTHS
+from specbench_extras.bench.interleave import speed_ratio
 
 UNWATCHED = ", unwatched"
 

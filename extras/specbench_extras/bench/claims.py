@@ -10,9 +10,9 @@ from specbench.engine.models import cost
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.choose import NAMES
 from specbench.results import ceilings
-from specbench.studies.bench.engines import CONTEXT, REFERENCE
-from specbench.studies.bench.interleave import EngineTimes, speed_ratio
-from specbench.studies.bench.peers import GENAI, TRANSFORMERS, VLLM
+from specbench_extras.bench.engines import CONTEXT, REFERENCE
+from specbench_extras.bench.interleave import EngineTimes, speed_ratio
+from specbench_extras.bench.peers import GENAI, TRANSFORMERS, VLLM
 
 STATIC_GAIN = 1.3  # static over eager, vanilla
 ASSISTED = 1.5  # SpS on its best runtime over transformers' assisted generation

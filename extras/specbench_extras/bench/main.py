@@ -21,9 +21,9 @@ from specbench.measure.gpus import watched
 from specbench.measure.manifest import gpu_facts
 from specbench.measure.prompts import encode
 from specbench.results import gpu_watch
-from specbench.studies.bench import claims, shapes, view
-from specbench.studies.bench.claims import BenchTimes, Claim
-from specbench.studies.bench.engines import (
+from specbench_extras.bench import claims, shapes, view
+from specbench_extras.bench.claims import BenchTimes, Claim
+from specbench_extras.bench.engines import (
     LOSSLESS,
     NEW_TOKENS,
     REFERENCE,
@@ -33,10 +33,10 @@ from specbench.studies.bench.engines import (
     runnable,
     synthetic,
 )
-from specbench.studies.bench.forced import tokens_a_round
-from specbench.studies.bench.interleave import EngineTimes, interleave, warm_up
-from specbench.studies.bench.peers import peers
-from specbench.studies.bench.prompts import FAMILIES, bundled_prompts
+from specbench_extras.bench.forced import tokens_a_round
+from specbench_extras.bench.interleave import EngineTimes, interleave, warm_up
+from specbench_extras.bench.peers import peers
+from specbench_extras.bench.prompts import FAMILIES, bundled_prompts
 
 BUNDLED = "pocket"
 PACKAGES = ("openvino", "openvino-genai", "openvino-tokenizers", "vllm")
