@@ -13,10 +13,10 @@ from specbench.cli.groups import Machine, Models, Staffed, with_groups
 from specbench.cli.options import AllowCodeExecution, RunOut, Set, known
 from specbench.config import UserError
 from specbench.permissions import permitted
-from specbench.results.importers import TOOLS
+from specbench.results.importers import tools
 from specbench.training import importers
 
-Tool = Enum("Tool", {name.replace("-", "_"): name for name in (*TOOLS, *importers.names())}, type=str)  # type: ignore[misc]
+Tool = Enum("Tool", {name.replace("-", "_"): name for name in (*tools(), *importers.names())}, type=str)  # type: ignore[misc]
 AllowConditions = Annotated[
     list[str] | None,
     Option(

@@ -26,7 +26,10 @@ END = "-head"
 
 def names() -> list[str]:
     """What can be imported, as the command has it."""
-    return [*(f"{kind}{END}" for kind in MODULES), *plugins.entries("importers")]
+    return [
+        *(f"{kind}{END}" for kind in MODULES),
+        *(name for name in plugins.entries("importers") if name.endswith(END)),
+    ]
 
 
 def of_hub(name: str) -> bool:

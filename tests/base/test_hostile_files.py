@@ -35,8 +35,8 @@ from specbench.base.pickles import read_pickle
 from specbench.config import UserError
 from specbench.engine.models.eagle_head import config_of, head_config, stored_settings
 from specbench.methods.lookup.rest_datastore import END, Datastore, digest
-from specbench.results.importers import vllm
 from specbench.results.stored import StoredRun
+from specbench_extras.other_tools import vllm
 
 INPUTS = 500
 BY_NAME = {target.name: target for target in TARGETS}

@@ -46,7 +46,6 @@ from specbench.papers import published
 from specbench.report.views.roofline import ceiling_notes
 from specbench.results import ceilings
 from specbench.results.importers import read as read_of_tool
-from specbench.results.importers import spec_bench, vllm
 from specbench.results.importers.foreign import write as write_run
 from specbench.studies.counterfactual import Store
 from specbench.studies.replay import read_traces
@@ -59,6 +58,7 @@ from specbench.training.eagle3 import released as eagle_head
 from specbench.training.rest import _of_file, build
 from specbench.training.specdecpp import released as acceptance_head
 from specbench_extras.mt_judge.score import _remember
+from specbench_extras.other_tools import spec_bench, vllm
 
 WORDS = Pair("made", {"target": SimpleNamespace()}, TOKENIZER)  # no reader of these files asks a model
 CPU = torch.device("cpu")

@@ -8,7 +8,9 @@ from pydantic import Field
 
 from specbench.config import UserError, validated
 from specbench.results.importers.foreign import Entry, Figures, Row, entries, text_of
-from specbench.results.importers.kinds import check_kind
+from specbench_extras.other_tools.kinds import check_kind
+
+OPTIONS = ("by_category",)
 
 Length = Annotated[int, Field(ge=0, le=2**20)]
 HISTOGRAM, AVERAGE, OF_REQUESTS = "Acceptance_Length_Histogram", "Average_AL", "Request_AL"

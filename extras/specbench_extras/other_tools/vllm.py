@@ -9,10 +9,13 @@ from pydantic import Field, model_validator
 from specbench.base.ends import end_of
 from specbench.base.untrusted import brief
 from specbench.config import UserError, validated
-from specbench.results.importers import acceptance, conditions, origin, prometheus, vllm_bench
+from specbench.results.importers import conditions, origin
 from specbench.results.importers.foreign import Count, Entry, Figures, Row, Seconds, entries, text_of
-from specbench.results.importers.kinds import check_kind
 from specbench.results.text_rounds import text_rounds
+from specbench_extras.other_tools import acceptance, prometheus, vllm_bench
+from specbench_extras.other_tools.kinds import check_kind
+
+OPTIONS = ("before",)
 
 MOST_ROUNDS = 10**6  # of a response
 

@@ -7,8 +7,9 @@ from imported import PLAIN_RESPONSE, answer, jsonl, rows, unknown
 from screens import refusal
 
 from specbench.config import UserError
-from specbench.results.importers import TOOLS, import_files, kinds
+from specbench.results.importers import import_files, tools
 from specbench.results.stored import StoredRun
+from specbench_extras.other_tools import kinds
 
 
 def import_(tool, path, *, folder=None, **options):
@@ -264,7 +265,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", tools())
 def test_a_file_of_another_tool_says_whose_it_is(tool, tmp_path):
     for owner, entry in FILES.items():
         path = jsonl(tmp_path / f"{owner}.jsonl", entry)

@@ -8,9 +8,9 @@ from pydantic import Field, model_validator
 from specbench.config import UserError, validated
 from specbench.results.importers import conditions
 from specbench.results.importers.foreign import Entry, Figures, Row, entries, text_of
-from specbench.results.importers.kinds import check_kind
-from specbench.results.importers.vllm_bench import Bench, Served, add_requests
 from specbench.results.text_rounds import text_rounds
+from specbench_extras.other_tools.kinds import check_kind
+from specbench_extras.other_tools.vllm_bench import Bench, Served, add_requests
 
 # Its names of what `vllm bench serve` calls otherwise.
 RENAMED = {f"{kind}_e2e_latency_ms": f"{kind}_e2el_ms" for kind in ("mean", "median", "p99")}

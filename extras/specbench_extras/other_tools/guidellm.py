@@ -7,7 +7,7 @@ from specbench.base.untrusted import brief
 from specbench.config import UserError
 from specbench.results.importers import conditions
 from specbench.results.importers.foreign import LARGEST, Figures, Row, entries, text_of
-from specbench.results.importers.kinds import check_kind
+from specbench_extras.other_tools.kinds import check_kind
 
 RATES = {"requests_per_second": "request_throughput", "output_tokens_per_second": "output_throughput"}
 LATENCIES = {"time_to_first_token_ms": "ttft", "time_per_output_token_ms": "", "inter_token_latency_ms": "tpot"}

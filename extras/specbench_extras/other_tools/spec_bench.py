@@ -11,7 +11,9 @@ from pydantic import Field, field_validator, model_validator
 from specbench.config import UserError, validated
 from specbench.results.importers import origin
 from specbench.results.importers.foreign import LARGEST, Count, Entry, Figures, Row, Seconds, each_entry, text_of
-from specbench.results.importers.kinds import check_kind
+from specbench_extras.other_tools.kinds import check_kind
+
+OPTIONS = ("by_category",)
 
 MOST_NAMED = 10  # questions named in a warning
 FAILED = "ERROR"  # the text that Spec-Bench gives a prompt that raised

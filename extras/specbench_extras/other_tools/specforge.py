@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from specbench.config import UserError, validated
 from specbench.results.importers import conditions
 from specbench.results.importers.foreign import Count, Entry, Figures, Row, entries, text_of
-from specbench.results.importers.kinds import check_kind
+from specbench_extras.other_tools.kinds import check_kind
 
 NEAR = 0.02  # of a whole number of verifications, which a rounded mean may miss
 SETTINGS = ("batch_size", "steps", "topk", "num_draft_tokens")

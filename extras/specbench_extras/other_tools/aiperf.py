@@ -13,7 +13,7 @@ from specbench.base.untrusted import brief
 from specbench.config import UserError, validated
 from specbench.results.importers import conditions
 from specbench.results.importers.foreign import LARGEST, Entry, Figures, Row, entries, text_of
-from specbench.results.importers.kinds import check_kind
+from specbench_extras.other_tools.kinds import check_kind
 
 SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 # Its metrics, and ours: its inter-token latency is an average within each request, from the number of tokens.
