@@ -10,32 +10,19 @@ from types import ModuleType
 
 from specbench.config import plugins
 
-MODULES = {
-    "specdecpp": "specdecpp.released",
-    "eagle": "eagle.released",
-    "hass": "eagle.released",
-    "eagle3": "eagle3.released",
-    "dflash": "dflash.released",
-    "medusa": "released_draft_heads",
-    "hydra": "released_draft_heads",
-    "kangaroo": "released_adapter",
-}
-HUB = ("dflash",)  # a checkpoint of these may be a name on the hub; others are folders
+MODULES = {"specdecpp": "specdecpp.released", "eagle3": "eagle3.released"}
 END = "-head"
 
 
 def names() -> list[str]:
     """What can be imported, as the command has it."""
-    return [
-        *(f"{kind}{END}" for kind in MODULES),
-        *(name for name in plugins.entries("importers") if name.endswith(END)),
-    ]
+    brought = (name for name in plugins.entries("importers") if name.endswith(END))
+    return [*(f"{kind}{END}" for kind in MODULES), *brought]
 
 
 def of_hub(name: str) -> bool:
     """Whether a checkpoint for one of `names` may be a name on the hub."""
-    kind = name.removesuffix(END)
-    return kind in HUB if kind in MODULES else getattr(importer(name), "HUB", False)
+    return getattr(importer(name), "HUB", False)
 
 
 def importer(name: str) -> ModuleType:

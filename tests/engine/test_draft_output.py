@@ -33,8 +33,8 @@ from specbench.methods import drafting, module, names, names_with
 from specbench.methods.chains.sps import SpS
 from specbench.methods.drafting import DraftSettings, load_output
 from specbench.methods.output.vocabtrim import ranked
-from specbench.training import vocabtrim
 from specbench_extras.bench.prompts import bundled_prompts
+from specbench_extras.vocabtrim import train as vocabtrim
 
 KEPT = tuple(range(3, 96, 2))
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it

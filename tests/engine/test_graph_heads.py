@@ -22,7 +22,7 @@ from specbench.engine.runtimes.static import STATIC
 from specbench.engine.session import LAST, Session
 from specbench.methods.heads.eagle import feature_head
 from specbench.methods.heads.eagle3 import EagleDrafter
-from specbench.training.eagle.fit import first_head
+from specbench_extras.eagle.fit import first_head
 
 STORED = Path(__file__).parents[2] / "results" / "reference" / "round-waits.json"
 COUNT = 24

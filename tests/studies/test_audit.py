@@ -29,7 +29,7 @@ from specbench.methods.chains.vanilla import Vanilla
 from specbench.plan import resolve_plan
 from specbench.report.views.audit import details, power, view
 from specbench.studies import audit, audit_sampling
-from specbench.training.dflash.fit import new_head
+from specbench_extras.dflash.fit import new_head
 
 DRAWS = 45
 

@@ -12,9 +12,9 @@ from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import Head
 from specbench.methods.blocks.dflash import block_head
 from specbench.training.answered import Answered
-from specbench.training.dflash.fit import Training, new_head
 from specbench.training.recipe import BlockRecipe, SlotRecipe, load_recipe
 from specbench_extras.deer.recipe import TextBlockRecipe
+from specbench_extras.dflash.fit import Training, new_head
 
 GROUPS = {"opt": 1}  # how many heads of the tiny models share a key, where it is not two
 

@@ -35,8 +35,8 @@ from specbench.training.cospec.reading import Query, Reading, all_logits
 from specbench.training.cospec.recipe import Sft
 from specbench.training.cospec.traces import ContextJudge, Lesson, RolloutJudge, need_checkable, trace_all, within
 from specbench.training.documents import Document, training_documents
-from specbench.training.logistic import auroc
 from specbench.training.recipe import load_recipe
+from specbench_extras.judge.logistic import auroc
 
 EVERY = mostly_long("architecture", ("llama", "opt", "gemma2"), ("llama",))
 GAMMA, LENGTHS = 4, (30, 17, 5, 24)

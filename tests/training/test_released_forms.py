@@ -16,8 +16,8 @@ from specbench.engine.models.heads import read_head
 from specbench.engine.session import Session
 from specbench.methods.heads import eagle3
 from specbench.methods.heads.eagle3 import SHAPES, eagle_head
-from specbench.training.eagle import released as released_eagle
 from specbench.training.eagle3 import released
+from specbench_extras.eagle import released as released_eagle
 
 TEXT = [5, 17, 900, 33, 210, 8]
 LAYER = {

@@ -16,12 +16,12 @@ from specbench.engine.models.eagle_head import layer_sizes
 from specbench.engine.models.eagle_steps import rotated
 from specbench.engine.session import LAST
 from specbench.training.answered import Answered, Block
-from specbench.training.eagle.fit import StateTraining
 from specbench.training.eagle3.fit import Step, Taught, unroll
 from specbench.training.heads import random_linear
 from specbench.training.recipe import StateRecipe
 from specbench_extras.chimera.chimera import new_head
 from specbench_extras.chimera.chimera_head import READ, ChimeraHead
+from specbench_extras.eagle.fit import StateTraining
 
 
 def first_head(target: PreTrainedModel, vocabulary: int, seed: int) -> ChimeraHead:

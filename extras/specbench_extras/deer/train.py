@@ -6,10 +6,10 @@ weigh more. The paper marks the place with a token of its own. Here a block begi
 
 import math
 
-from specbench.training.dflash.fit import Training
-from specbench.training.dflash.train import GOES_ON, SHARED, train_block_head
 from specbench.training.train import Job
 from specbench_extras.deer.recipe import TextBlockRecipe
+from specbench_extras.dflash.fit import Training
+from specbench_extras.dflash.train import GOES_ON, SHARED, train_block_head
 
 __all__ = ["GOES_ON", "SHARED", "train"]
 

@@ -7,11 +7,11 @@ from specbench.base.console import console, note, say
 from specbench.config import validated
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.exit_adapter import ExitAdapter
-from specbench.training.kangaroo import learn
 from specbench.training.publish import announce, flush_right, publish
 from specbench.training.train import Job
 from specbench_extras.del_.del_ import KIND
 from specbench_extras.del_.recipe import DelRecipe
+from specbench_extras.kangaroo.train import learn
 
 SHARED = True  # workers may share what it collects; see train.py
 

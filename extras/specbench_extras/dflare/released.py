@@ -1,7 +1,5 @@
 """Imports DFlare's released block drafters: the importer of DFlash, which reads their form too."""
 
-from specbench.training.dflash.released import import_head
+from specbench_extras.dflash.released import HUB, import_head
 
 __all__ = ["HUB", "import_head"]
-
-HUB = True  # a checkpoint may be a name on the hub

@@ -18,10 +18,10 @@ from transformers import DynamicCache, PreTrainedModel
 from specbench.base.hashes import stable_seed
 from specbench.engine.models.eagle_head import layer_sizes, layers_read
 from specbench.training.answered import Answered, Block, batches, blocks
-from specbench.training.dflash.outputs import Outputs, read_anew
 from specbench.training.eagle3.fit import schedule
 from specbench.training.heads import AnsweredTraining, autocast, random_linear
 from specbench.training.loop import descend
+from specbench_extras.dflash.outputs import Outputs, read_anew
 from specbench_extras.specblock.losses import draft_losses, rank_classes, rank_loss
 from specbench_extras.specblock.rank_block_head import RankBlockHead, rank_config
 from specbench_extras.specblock.recipe import RankBlockRecipe

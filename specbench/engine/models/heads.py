@@ -29,7 +29,7 @@ VERSION = 1
 KEY = "specbench"
 SHIPPED = DATA / "trained" / "heads"
 # Kinds whose authors released heads.
-RELEASED = ("dflash", "eagle", "eagle3", "hass", "hydra", "kangaroo", "medusa", "specdecpp")
+RELEASED = ("eagle3", "specdecpp")
 CHECKED = ("cospec",)  # kinds that learn from whether answers are right
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SAMPLED = 4096  # how many values of each tensor the fingerprint of a model reads

@@ -32,8 +32,8 @@ from specbench.engine.types import Draft, Sampling
 from specbench.methods.blocks import dflash
 from specbench.methods.blocks.dflash import BlockDrafter, DFlash, Slots, block_head
 from specbench.training.answered import Answered
-from specbench.training.dflash.fit import Training, new_head
 from specbench_extras.deer.deer import Deer, TextDrafter
+from specbench_extras.dflash.fit import Training, new_head
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 LONG = pytest.mark.long

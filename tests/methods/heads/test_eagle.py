@@ -28,10 +28,10 @@ from specbench.engine.types import Sampling, Scored
 from specbench.methods.heads.eagle import Settings, feature_head
 from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter
 from specbench.training.answered import Answered, blocks
-from specbench.training.eagle.fit import Training, first_head, loss_of
-from specbench.training.eagle.train import PRESETS
 from specbench.training.eagle3.fit import Step
-from specbench.training.recipe import FeatureRecipe, load_recipe
+from specbench.training.recipe import FeatureRecipe, load_recipe, recipes
+from specbench_extras.eagle.fit import Training, first_head, loss_of
+from specbench_extras.eagle.train import PRESETS
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 FUSES = ("fc", "gated", "dgf")
@@ -266,7 +266,7 @@ def test_recipes_have_sources_and_differ_as_the_papers_do():
     assert [one.steps for one in chosen.values()] == [1, 3, 1, 1]
     assert [one.distillation for one in chosen.values()] == [0, 1, 0, 0]
     for preset in PRESETS:
-        raw = (config.SUITES / "training" / f"eagle-{preset}.yaml").read_text()
+        raw = recipes()[f"eagle-{preset}"].read_text()
         assert raw.count("    source:") == len(FeatureRecipe.model_fields)
         assert config.load_method(preset).values["recipe"] == preset
 

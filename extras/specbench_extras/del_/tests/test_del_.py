@@ -30,7 +30,6 @@ from specbench.engine.runtimes.static import STATIC
 from specbench.engine.session import Session, Unwatched
 from specbench.engine.types import Sampling
 from specbench.training.answered import Answered
-from specbench.training.kangaroo import Training, first_adapter
 from specbench.training.recipe import load_recipe
 from specbench_extras.del_ import del_
 from specbench_extras.del_.del_ import (
@@ -43,6 +42,7 @@ from specbench_extras.del_.del_ import (
     until_wrong,
 )
 from specbench_extras.del_.recipe import DelRecipe
+from specbench_extras.kangaroo.train import Training, first_adapter
 
 ALPHA = 1e-4  # of a right rule being refused; a wrong one must fall below it
 SHIPPED = config.load_method("del").values

@@ -20,10 +20,11 @@ from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
 from specbench.methods.layers import kangaroo as method
-from specbench.training import heads, kangaroo
+from specbench.training import heads
 from specbench.training.answered import Answered, blocks
-from specbench.training.kangaroo import Training, first_adapter, fit
-from specbench.training.recipe import KangarooRecipe, load_recipe
+from specbench.training.recipe import KangarooRecipe, load_recipe, recipes
+from specbench_extras.kangaroo import train as kangaroo
+from specbench_extras.kangaroo.train import Training, first_adapter, fit
 
 
 def recipe(**changes) -> KangarooRecipe:
@@ -126,7 +127,7 @@ def test_what_cannot_be_trained_is_refused(job, monkeypatch):
 
 
 def test_the_recipe_is_the_official_codes_and_its_sources_are_named():
-    raw = config.SUITES / "training" / "kangaroo.yaml"
+    raw = recipes()["kangaroo"]
     spec = load_recipe("kangaroo", [])
     result = KangarooRecipe(**spec.values)
     assert (result.exit, result.epochs, result.batch, result.learning_rate, result.clip) == (2, 20, 32, 5e-5, 0.5)

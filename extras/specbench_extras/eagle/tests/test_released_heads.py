@@ -18,8 +18,8 @@ from specbench.engine.models.heads import read_head
 from specbench.engine.session import LAST, Unwatched
 from specbench.methods.heads import eagle
 from specbench.methods.layers import kangaroo
-from specbench.training import released_adapter
-from specbench.training.eagle import released as released_eagle
+from specbench_extras.eagle import released as released_eagle
+from specbench_extras.kangaroo import released as released_adapter
 
 TEXT = [5, 17, 900, 33, 210, 8]
 SIZES = {"hidden_size": 192, "intermediate_size": 64, "num_attention_heads": 6, "num_key_value_heads": 3}

@@ -23,14 +23,14 @@ from specbench.methods.blocks.dflash import block_head
 from specbench.training import answered as data
 from specbench.training import heads
 from specbench.training.answered import Answered, blocks
-from specbench.training.dflash import fit, outputs
-from specbench.training.dflash import train as dflash
-from specbench.training.dflash.fit import Training, new_head, pack, weights_of
 from specbench.training.documents import Document
 from specbench.training.recipe import BlockRecipe, load_recipe, recipes
 from specbench.training.train import trainer
 from specbench_extras.deer.recipe import TextBlockRecipe
 from specbench_extras.deer.train import TwoStages
+from specbench_extras.dflash import fit, outputs
+from specbench_extras.dflash import train as dflash
+from specbench_extras.dflash.fit import Training, new_head, pack, weights_of
 
 KINDS = ("dflash", "dflare", "deer")
 

@@ -27,6 +27,8 @@ from specbench.methods.heads.eagle3 import check_target
 from specbench.training.released import LayerConfig, check_tensors, is_copy, read_tensors
 from specbench.training.released_forms import in_one_form
 
+HUB = True  # a checkpoint may be a name on the hub
+
 NAMES = {KIND: "DFlash", MIXED: "DFlare"}
 COPIES = ("embed_tokens.weight", "lm_head.weight")  # of the target's layers, which speculators stores
 LEFT_OUT = (*COPIES, "d2t", "t2d", "verifier_lm_head.weight", "verifier_norm.weight")

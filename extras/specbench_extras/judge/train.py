@@ -17,10 +17,10 @@ from specbench.base.console import console, note
 from specbench.config import UserError
 from specbench.methods.lossy.judge import KIND, Settings
 from specbench.training.documents import hold_out, training_documents
-from specbench.training.logistic import Bools, Floats, Linear, at_threshold, auroc, balanced, choose_penalty, fit
-from specbench.training.mining import Mined, Miner, mine_all
 from specbench.training.publish import announce, collecting, flush_right, publish, source
 from specbench.training.train import Job
+from specbench_extras.judge.logistic import Bools, Floats, Linear, at_threshold, auroc, balanced, choose_penalty, fit
+from specbench_extras.judge.mining import Mined, Miner, mine_all
 
 SCORED = True  # a trainer that scores what it generates; see train.py
 DECODES = True  # the target and the draft decode what it learns from; see train.py

@@ -20,7 +20,7 @@ from specbench.engine.session import Session
 from specbench.methods import module
 from specbench.methods.blocks import dflash
 from specbench.methods.blocks.dflash import block_head
-from specbench.training.dflash import released
+from specbench_extras.dflash import released
 
 # For the bundled target of 12 layers, of 192 numbers and 2,048 tokens.
 SIZES = {"hidden_size": 192, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}

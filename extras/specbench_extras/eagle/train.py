@@ -15,12 +15,12 @@ from specbench.engine.models.eagle_head import stored_settings
 from specbench.methods.heads.eagle import Settings
 from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
-from specbench.training.eagle.fit import StateTraining, Training
 from specbench.training.eagle3.train import show
 from specbench.training.heads import answered_lessons, learn_answers
 from specbench.training.publish import announce, publish
 from specbench.training.recipe import FeatureRecipe, StateRecipe
 from specbench.training.train import Job
+from specbench_extras.eagle.fit import StateTraining, Training
 
 SHARED = True  # workers may share what it collects; see train.py
 PRESETS = ("eagle", "hass", "fspad", "dovetail")

@@ -22,10 +22,10 @@ from specbench.engine.models.eagle_head import layer_sizes
 from specbench.engine.sampling import wide
 from specbench.methods.blocks.dflash import HEADS, KIND
 from specbench.training.answered import Answered, Block, batches, blocks, sent
-from specbench.training.dflash.outputs import Outputs, read_anew
 from specbench.training.heads import AnsweredTraining, autocast, random_linear
 from specbench.training.loop import cosine, descend
 from specbench.training.recipe import BlockRecipe, SlotRecipe
+from specbench_extras.dflash.outputs import Outputs, read_anew
 
 # The head's attention on a GPU. Another kernel would be prepared again for each shape, and every batch has a new one.
 ON_GPU = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]

@@ -19,9 +19,11 @@ from specbench import methods
 from specbench.config import UserError
 from specbench.engine.models.pair import Pair
 from specbench.methods.lossy import judge as method
-from specbench.training import judge, mining, train
+from specbench.training import train
 from specbench.training.documents import training_documents
-from specbench.training.logistic import at_threshold, auroc, balanced, choose_penalty, fit
+from specbench_extras.judge import mining
+from specbench_extras.judge import train as judge
+from specbench_extras.judge.logistic import at_threshold, auroc, balanced, choose_penalty, fit
 
 # A target whose next token depends on the last one only, and a draft that differs in five places. Greedy answer to a
 # prompt that ends with 1: 2 3 4 5 6 0, and 0 ends it. An answer is right if it holds a 6.

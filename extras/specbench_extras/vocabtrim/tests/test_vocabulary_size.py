@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specbench.training.vocabulary_size import Costs, best_size, fitted, speeds
+from specbench_extras.vocabtrim.size import Costs, best_size, fitted, speeds
 
 
 def test_three_sizes_by_hand():

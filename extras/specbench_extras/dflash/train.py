@@ -18,11 +18,11 @@ from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import read_head
 from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
-from specbench.training.dflash.fit import Training
 from specbench.training.heads import answered_lessons, learn_answers
 from specbench.training.publish import announce, flush_right, publish
 from specbench.training.recipe import BlockRecipe, SlotRecipe
 from specbench.training.train import Job
+from specbench_extras.dflash.fit import Training
 
 Recipe = TypeVar("Recipe", bound=SlotRecipe)
 

@@ -13,11 +13,11 @@ from specbench.engine.generate import finish
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair
 from specbench.methods.output.vocabtrim import KIND, ranked
-from specbench.training import vocabulary_size
 from specbench.training.collected import collect_all
 from specbench.training.documents import Document, hold_out, training_documents
 from specbench.training.publish import announce, collecting, flush_right, publish, source
 from specbench.training.train import Job
+from specbench_extras.vocabtrim import size as vocabulary_size
 
 DECODES = True  # the target decodes what it learns from; see train.py
 SHARED = True  # workers may share what it collects; see train.py

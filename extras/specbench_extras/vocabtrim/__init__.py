@@ -1,0 +1,1 @@
+"""Counting which tokens a draft's output layer keeps, and how many (VocabTrim)."""

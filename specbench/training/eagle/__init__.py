@@ -1,1 +1,0 @@
-"""Training of heads that go on with the target's last state."""
