@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -97,7 +97,7 @@ def train(
         list[str] | None,
         Option(
             metavar="KEY=VALUE",
-            help="change a setting of the method's recipe (suites/training)",
+            help="change a setting of the method's recipe",
         ),
     ] = None,
     grid: Annotated[
@@ -164,10 +164,11 @@ def train(
     named = [] if method == "draft" else [method]
     with user_errors(), permitted(allow_code_execution=allow_code_execution, fetch_models=True, methods=named):
         check_names(models.chosen, suite, None if method == "draft" else method)
-        if evaluate and method != "draft":
-            raise UserError(f"--evaluate is for --method draft; {method} is evaluated by `specbench run`")
         from specbench.training import train as module  # after the names are checked, as this import takes seconds
 
+        trainer: Any = evaluate and module.trainer(method)
+        if evaluate and not hasattr(trainer, "evaluations"):
+            raise UserError(f"--evaluate is for --method draft; {method} is evaluated by `specbench run`")
         job = module.train(
             method=method,
             pair=models.chosen,
@@ -187,16 +188,9 @@ def train(
             staffing=staffed.staffing(),
         )
         if job and evaluate:
-            from specbench.cli.analyze.texts import drafts_finding
-            from specbench.report.finding import show
-            from specbench.studies import drafts
-            from specbench.training.publish import held_out_prompts
-
-            prompts = held_out_prompts(job.out)
-            where = machine.device, machine.dtype, machine.runtime
-            runs = list(drafts.evaluate(job.plan.pair, job.out, job.spec, prompts, seed, *where))
+            runs = module.run_plans(trainer.evaluations(job, machine.device, machine.dtype, machine.runtime))
             if len(runs) == 2:
-                show(drafts_finding(runs, None, [], aside=False))
+                trainer.show_evaluations(runs)
 
 
 def merge(

@@ -6,6 +6,8 @@ stages of its training, each with a recipe of its own; `GOES_ON`, True if it can
 the papers whose recipes it has ("" first: a recipe of the method's own); `SCORED`, True if it scores what it generates;
 `DECODES`, True if the pair's models decode in sessions, by --runtime, and their weights stay as they are; and `SHARED`,
 True if several workers may make what it collects within `collecting`, or the stages or presets in which they may.
+With `evaluations(job, device, dtype, runtime)`, the plans of runs with their folders, and `show_evaluations(runs)`,
+which prints what they say, it takes --evaluate.
 NAME is a method, or `draft`: the pair's draft model, which `sps` decodes with.
 
 Installed packages bring trainers by entry points of the group `specbench.trainers`: NAME for a method of their own, and
@@ -13,7 +15,7 @@ in the extras NAME.PRESET for a preset of a trainer here. Their recipes lie in a
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -27,7 +29,7 @@ from specbench.config.own_methods import ENTRY
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.eager import EAGER
-from specbench.measure import parts
+from specbench.measure import command, parts
 from specbench.measure.gate import check_code
 from specbench.measure.parts import Advance, Opened
 from specbench.measure.staffing import Staffing
@@ -203,6 +205,20 @@ def train(
     made = job(pair=choose.placed(runtime, load_pair(pair_spec, device, dtype, runtime=runtime)))
     module.train(made)
     return made
+
+
+def run_plans(plans: Iterable[tuple[Plan, Path]]) -> list[Path]:
+    """Run plans, each into its folder, where what an earlier call began goes on; an interrupted one is the last.
+
+    Returns the folders of those that are finished. Raises UserError as a run does.
+    """
+    finished = []
+    for plan, folder in plans:
+        begun = folder if (folder / "manifest.json").exists() else None
+        if command.run(plan, None if begun else folder, begun) is None:
+            break
+        finished.append(folder)
+    return finished
 
 
 def checkpoint_of(trained: Path) -> Path:

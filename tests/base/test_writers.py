@@ -32,7 +32,7 @@ APART = {
     ("base/folder.py", "whole"): "it is `whole` itself, in an open folder",
     ("results/lock.py", "_owned"): "a lock is made in place",
     ("training/rest.py", "__init__"): "into a folder next to it, which is renamed",
-    ("training/draft/train.py", "write_model"): "into a folder next to it, which is renamed",
+    ("drafts/train.py", "write_model"): "into a folder next to it, which is renamed",
     ("cli/__init__.py", "main"): "in the place of outputs that were closed, to nowhere",
     ("training/checkpoint.py", "save_checkpoint"): "into memory; the file is whole",
     ("engine/models/heads.py", "write_head"): "into memory; the file is whole",

@@ -15,7 +15,6 @@ from specbench import config
 from specbench.analysis import metrics, roofline
 from specbench.analysis import trace as tracing
 from specbench.analysis.acceptance import acceptance
-from specbench.analysis.collaboration import collaboration
 from specbench.analysis.complementarity import complementarity
 from specbench.analysis.counterfactual import draw_states, estimated_seconds, reached_states
 from specbench.analysis.frontier import frontier
@@ -29,7 +28,6 @@ from specbench.report import comparison
 from specbench.report.finding import show
 from specbench.report.plots import kinds as plots
 from specbench.report.views.acceptance import view as acceptance_view
-from specbench.report.views.collaboration import view as collaboration_view
 from specbench.report.views.frontier import view as frontier_view
 from specbench.report.views.profile import view as profile_view
 from specbench.report.views.rejections import view as rejections_view
@@ -38,8 +36,10 @@ from specbench.results.documents import Document
 from specbench.results.recorder import Recorder
 from specbench.results.stored import StoredRun
 from specbench.studies import profile
-from specbench.studies.two_readings import texts_to_read
 from specbench.training.csd import rejected_pairs
+from specbench_extras.collaboration.analysis import collaboration
+from specbench_extras.collaboration.view import view as collaboration_view
+from specbench_extras.drafts.two_readings import texts_to_read
 from specbench_extras.multidraft.study import first_levels
 
 matplotlib.use("Agg")

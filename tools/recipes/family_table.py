@@ -23,7 +23,7 @@ import specbench
 from specbench.analysis import pooled
 from specbench.base.stats import Interval
 from specbench.results.stored import StoredRun
-from specbench.studies.drafts import by_document, gain
+from specbench_extras.drafts.study import by_document, gain
 
 DEPTHS = (1, 2, 3, 5, 8)
 BASE = "eagle"

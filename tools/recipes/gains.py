@@ -19,7 +19,7 @@ from specbench.analysis import pooled
 from specbench.base import stats
 from specbench.base.stats import Interval
 from specbench.results.stored import StoredRun
-from specbench.studies.drafts import by_document, gain
+from specbench_extras.drafts.study import by_document, gain
 
 HEADS = (
     "sampling",

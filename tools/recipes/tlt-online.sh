@@ -37,7 +37,7 @@ from pathlib import Path
 from specbench.analysis.metrics import TIMED, per_document
 from specbench.base.stats import pooled_rate
 from specbench.results.stored import StoredRun
-from specbench.studies.drafts import gain
+from specbench_extras.drafts.study import gain
 
 run = StoredRun(Path(sys.argv[1]))
 counts = per_document(run.samples(list(TIMED)), run.rounds())

@@ -31,8 +31,8 @@ from specbench.measure.prompts import encode, load_tasks
 from specbench.plan import Plan
 from specbench.training.answered import ROWS, answers_of, grouped
 from specbench.training.documents import Document
-from specbench.training.draft.data import answer_lesson, packed
 from specbench.training.publish import held_out_prompts
+from specbench_extras.drafts.data import answer_lesson, packed
 
 ALL = "all"  # the documents of all tasks together, or the mean over all texts or losses of a full grid
 FIRST = ("as it was", "")  # texts and loss of the draft that nothing was taught

@@ -18,7 +18,7 @@ from specbench.engine.runtimes.layers import layer_runner
 from specbench.engine.session import Session
 from specbench.measure.prepare import load_models_of
 from specbench.results.stored import StoredRun
-from specbench.studies.read_again import Prompts
+from specbench_extras.drafts.read_again import Prompts
 from specbench_extras.mirror.analysis import ROUND, Mirror, mirror
 
 COUNTS = ["drafted", "accepted", "committed", "truncated"]

@@ -29,7 +29,7 @@ def multi_draft(
 
         counts = whole_numbers("--drafts", drafts)
         stored = stored_run(run, method)
-        from specbench.studies.two_readings import texts_to_read
+        from specbench_extras.drafts.two_readings import texts_to_read
         from specbench_extras.multidraft.study import multi_draft as figures
         from specbench_extras.multidraft.view import view
 

@@ -19,8 +19,8 @@ from specbench.engine.types import Sampling
 from specbench.measure.prepare import load_models_of
 from specbench.methods.drafting import FULL
 from specbench.results.stored import StoredRun
-from specbench.studies.read_again import Prompts
-from specbench.studies.two_readings import KEY, KINDS, distributions
+from specbench_extras.drafts.read_again import Prompts
+from specbench_extras.drafts.two_readings import KEY, KINDS, distributions
 from specbench_extras.multidraft import transport
 
 ALL = "all tasks"

@@ -26,10 +26,10 @@ from specbench.methods.blocks.dflash import BlockDrafter
 from specbench.methods.heads.eagle3 import EagleDrafter
 from specbench.training.answered import batches
 from specbench.training.documents import Document
-from specbench.training.draft.losses import mean_of_sides, split
 from specbench.training.heads import HeadTraining, autocast
 from specbench.training.loop import cosine, descend
 from specbench_extras.dflash.fit import fill
+from specbench_extras.drafts.losses import mean_of_sides, split
 from specbench_extras.opd.recipe import ChainReplayRecipe, ReplayRecipe
 from specbench_extras.opd.replay import Replay, replay, rounds_of
 

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from specbench.training.draft.recipe import Divergence
 from specbench.training.recipe import Autocast, LearnedRecipe
+from specbench_extras.drafts.recipe import Divergence
 
 
 class ReplayRecipe(LearnedRecipe):

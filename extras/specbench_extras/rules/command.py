@@ -23,7 +23,7 @@ def rules(
         from specbench.results.stored import stored_run
 
         stored = stored_run(run, method)
-        from specbench.studies.two_readings import texts_to_read
+        from specbench_extras.drafts.two_readings import texts_to_read
         from specbench_extras.rules.study import compared
         from specbench_extras.rules.view import view
 

@@ -25,8 +25,8 @@ from specbench.engine.types import Sampling
 from specbench.engine.typical import typical
 from specbench.measure.prepare import load_models_of
 from specbench.results.stored import StoredRun
-from specbench.studies.read_again import Prompts, drafts_in_context
-from specbench.studies.two_readings import KEY, texts_to_read
+from specbench_extras.drafts.read_again import Prompts, drafts_in_context
+from specbench_extras.drafts.two_readings import KEY, texts_to_read
 from specbench_extras.multidraft.study import mean
 from specbench_extras.rapid.cascade import trusted
 from specbench_extras.rules import tree_rules

@@ -17,7 +17,7 @@ from specbench.engine.types import Draft, Sampling
 from specbench.engine.typical import typical
 from specbench.methods.trees.kseq import kseq_chances
 from specbench.methods.trees.rsd import given_earlier, merged
-from specbench.studies.read_again import drafts_in_context
+from specbench_extras.drafts.read_again import drafts_in_context
 
 EPSILON, DELTA = 0.09, 0.3  # those of lossy.yaml: of medusa_generate in the official code
 

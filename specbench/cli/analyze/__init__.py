@@ -17,12 +17,9 @@ ANALYSES = (
     records.rejections,
     records.acceptance,
     records.frontier,
-    records.collaboration,
     records.complementarity,
     texts.counterfactual,
-    texts.arbitrator,
     records.strength,
-    texts.drafts,
 )
 
 group = typer.Typer(cls=Analyses, no_args_is_help=True, rich_markup_mode="markdown", add_completion=False, help=HELP)

@@ -71,21 +71,6 @@ def frontier(
         show(view(figures(stored_run(run), method, against, best)), format)
 
 
-def collaboration(run: Run, format: PlainFormat = Plain.table) -> None:
-    """Whether acceptance and speed of cos, cos-naive and cos-sd are what the paper's theorems say.
-
-    `specbench analyze collaboration runs/one --format json`
-    """
-    with user_errors():
-        from specbench.results.stored import stored_run
-
-        stored = stored_run(run)
-        from specbench.analysis.collaboration import collaboration as figures
-        from specbench.report.views.collaboration import view
-
-        show(view(figures(stored)), format)
-
-
 def complementarity(
     run: Run,
     method: Method = None,

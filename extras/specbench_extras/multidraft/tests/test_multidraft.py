@@ -16,7 +16,7 @@ from specbench.measure.prompts import encode, load_tasks
 from specbench.plan import resolve_plan
 from specbench.report.finding import show
 from specbench.results.stored import StoredRun
-from specbench.studies.two_readings import texts_to_read
+from specbench_extras.drafts.two_readings import texts_to_read
 from specbench_extras.multidraft import study as multidraft
 from specbench_extras.multidraft import transport
 from specbench_extras.multidraft.study import ALL, count_disordered, first_level_kind, mean, multi_draft

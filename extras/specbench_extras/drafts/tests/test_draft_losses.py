@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from specbench.config import UserError
-from specbench.training.draft.losses import losses
-from specbench.training.draft.recipe import DraftRecipe
 from specbench.training.recipe import load_recipe
+from specbench_extras.drafts.losses import losses
+from specbench_extras.drafts.recipe import DraftRecipe
 
 LOSSES = ("ce", "fkl", "rkl", "jsd", "tvd", "split")
 

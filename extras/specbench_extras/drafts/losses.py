@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from specbench.training.draft.recipe import DraftRecipe, Sides
+from specbench_extras.drafts.recipe import DraftRecipe, Sides
 
 
 def losses(recipe: DraftRecipe, drafted: Tensor, taught: Tensor, tokens: Tensor, rejected: Tensor) -> Tensor:

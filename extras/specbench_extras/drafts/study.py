@@ -20,12 +20,11 @@ from specbench.base import stats
 from specbench.config import MethodSpec, ModelSpec, PairSpec, UserError, load_method
 from specbench.config.prompts import prompt_lines
 from specbench.engine.types import Sampling
-from specbench.measure import command
 from specbench.measure.prepare import load_models_of
 from specbench.plan import Plan
 from specbench.results.stored import StoredRun
-from specbench.studies.read_again import Prompts
-from specbench.studies.two_readings import KEY, distributions, texts_to_read
+from specbench_extras.drafts.read_again import Prompts
+from specbench_extras.drafts.two_readings import KEY, distributions, texts_to_read
 
 Counts = dict[str, list[tuple[float, float]]]  # by task: overlap and tested places of each document
 
@@ -161,7 +160,7 @@ def tested_places(run: StoredRun, method: str) -> dict[tuple[Any, ...], list[int
     return places
 
 
-def evaluate(
+def evaluations(
     pair: PairSpec,
     draft: Path,
     spec: MethodSpec,
@@ -170,11 +169,10 @@ def evaluate(
     device: str,
     dtype: str,
     runtime: str = "auto",
-) -> Iterator[Path]:
-    """Decode prompts at temperature 1, plainly and by a method, with a pair's draft and then with another one.
+) -> Iterator[tuple[Plan, Path]]:
+    """Runs that decode prompts at temperature 1, plainly and by a method, with a pair's draft and with another one.
 
-    Yields the run folders, DRAFT.before and DRAFT.after; what an earlier call began goes on. Stops after one that was
-    interrupted. Raises UserError as a run does.
+    Their folders are DRAFT.before and DRAFT.after.
     """
     trained = ModelSpec(model=str(draft), dtype=pair.draft.dtype if pair.draft else "auto")
     described = f"the pair {pair.name} with the draft {draft.name}"
@@ -193,8 +191,4 @@ def evaluate(
             dtype=dtype,
             runtime=runtime,
         )
-        folder = draft.with_name(f"{draft.name}.{name}")
-        begun = folder if (folder / "manifest.json").exists() else None
-        if command.run(plan, folder if begun is None else None, begun) is None:
-            return
-        yield folder
+        yield plan, draft.with_name(f"{draft.name}.{name}")

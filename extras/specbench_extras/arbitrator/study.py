@@ -7,7 +7,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from specbench.analysis.arbitrator import ASIS, CHANGES, Dependence, dependence
 from specbench.analysis.counterfactual import EXAMPLE, method_of
 from specbench.analysis.metrics import of_method
 from specbench.analysis.rejections import DOCUMENT
@@ -18,6 +17,7 @@ from specbench.config import UserError
 from specbench.methods.collaborative.cospec import CoSpec, Learned
 from specbench.results.stored import StoredRun
 from specbench.studies.branches import Player
+from specbench_extras.arbitrator.analysis import ASIS, CHANGES, Dependence, dependence
 
 
 class Reader(Protocol):

@@ -8,8 +8,9 @@ import pytest
 from screens import call, rendered
 from synthetic import SINGLE, Rows, change_manifest, rounds
 
-from specbench.analysis import collaboration as cos_theory
-from specbench.analysis.collaboration import (
+from specbench.results import records
+from specbench_extras.collaboration import analysis as cos_theory
+from specbench_extras.collaboration.analysis import (
     alternate_factor,
     collaboration,
     expected_factor,
@@ -18,8 +19,7 @@ from specbench.analysis.collaboration import (
     naive_factor,
     verdict,
 )
-from specbench.report.views.collaboration import sentences, view
-from specbench.results import records
+from specbench_extras.collaboration.view import sentences, view
 
 NAN = math.nan
 R, A, S, U, C = range(len(records.DECISIONS))  # rejected, accepted, rescued, unread, cut

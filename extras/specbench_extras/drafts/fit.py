@@ -16,10 +16,10 @@ from specbench.engine.models.layer_ranges import output_of
 from specbench.engine.models.pair import Pair
 from specbench.training.answered import batches
 from specbench.training.documents import Document
-from specbench.training.draft.data import Answers, Lesson, Packed, Teacher, answer_lesson, packed
-from specbench.training.draft.losses import losses, mean_of_sides, total_variation
-from specbench.training.draft.recipe import DraftRecipe
 from specbench.training.loop import Epochs, cosine, descend
+from specbench_extras.drafts.data import Answers, Lesson, Packed, Teacher, answer_lesson, packed
+from specbench_extras.drafts.losses import losses, mean_of_sides, total_variation
+from specbench_extras.drafts.recipe import DraftRecipe
 
 
 class Training(Epochs[list[Document]]):

@@ -10,12 +10,12 @@ import torch
 from jobs import drawn_arbitrator
 from screens import call
 
-from specbench.analysis.arbitrator import ASIS, CHANGES, dependence
 from specbench.config import UserError
 from specbench.measure import loop
 from specbench.plan import resolve_plan
 from specbench.results.stored import StoredRun
-from specbench.studies.arbitrator import blocks, carry_out, decisions
+from specbench_extras.arbitrator.analysis import ASIS, CHANGES, dependence
+from specbench_extras.arbitrator.study import blocks, carry_out, decisions
 
 VOCABULARY = 50
 REJECTED, ACCEPTED, RESCUED, UNREAD = 0, 1, 2, 3

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pandas as pd
 from rich.text import Text
 
-from specbench.analysis.collaboration import ALL, ROUNDING, STANDARD, Collaboration
 from specbench.report.finding import Finding, Sheet, bounds, number
+from specbench_extras.collaboration.analysis import ALL, ROUNDING, STANDARD, Collaboration
 
 
 def view(figures: Collaboration) -> Finding:

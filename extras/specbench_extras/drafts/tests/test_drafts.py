@@ -11,9 +11,10 @@ from tiny_runs import rounds_of, samples_of, save_pair
 
 from specbench import config
 from specbench.config import UserError
-from specbench.report.views.drafts import view
 from specbench.results.stored import StoredRun
-from specbench.studies import drafts as study
+from specbench.training.train import run_plans
+from specbench_extras.drafts import study
+from specbench_extras.drafts.view import view
 
 ASKED = ["The sum of two numbers is", "Tom has three pens", "Write a function", "The news of today"]
 GAMMA, COUNT = 3, 24
@@ -37,8 +38,8 @@ def evaluated(tmp_path_factory):
     pair = config.load_pair(f"target={place / 'target'},draft={place / 'draft'}")
     spec = config.override(config.load_method("sps"), {"gamma": config.Setting(value=GAMMA)})
     given = pair, place / "better", spec, prompts, 0, "cpu", "auto"
-    folders = list(study.evaluate(*given))
-    assert list(study.evaluate(*given)) == folders  # finished runs are read back
+    folders = run_plans(study.evaluations(*given))
+    assert run_plans(study.evaluations(*given)) == folders  # finished runs are read back
     return models, folders, study.drafts([StoredRun(folder) for folder in folders])
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from specbench.report.finding import Finding, Sheet, bounds, number
-from specbench.studies.drafts import Drafts
+from specbench_extras.drafts.study import Drafts
 
 
 def view(figures: Drafts) -> Finding:

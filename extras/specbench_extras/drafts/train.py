@@ -6,7 +6,7 @@ share one loop; recipe.py names them.
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,16 @@ from specbench.engine.session import common
 from specbench.engine.types import Sampling
 from specbench.measure.manifest import digest
 from specbench.measure.prompts import encode
+from specbench.plan import Plan
+from specbench.report.finding import show
 from specbench.training.answered import answer_all
 from specbench.training.documents import Document, documents_hash, hold_out, training_documents
-from specbench.training.draft.fit import Training, held_lessons
-from specbench.training.draft.recipe import ANSWERED, MASKED, SPECULATED, DraftRecipe
 from specbench.training.publish import collecting, held_out_prompts, source
 from specbench.training.train import Job, checkpoint_of
+from specbench_extras.drafts import study
+from specbench_extras.drafts.command import drafts_finding
+from specbench_extras.drafts.fit import Training, held_lessons
+from specbench_extras.drafts.recipe import ANSWERED, MASKED, SPECULATED, DraftRecipe
 
 SHARED = True  # workers may share what it collects; see train.py
 PRESETS = ("distillspec", "fastdraft", "direct-alignment", "draft-opd", "s2d")
@@ -100,6 +104,17 @@ def train(job: Job) -> None:
     target = job.plan.pair.target.model
     tasks = " ".join(f"--task {line.task}" for line in job.plan.tasks)  # a suite may name others for a pair of its own
     say(f"next: specbench run --method {job.spec.method} --target {target} --draft {job.out} {tasks}")
+
+
+def evaluations(job: Job, device: str, dtype: str, runtime: str) -> Iterator[tuple[Plan, Path]]:
+    """As `study.evaluations`, on the documents that the draft has not learned from."""
+    prompts = held_out_prompts(job.out)
+    return study.evaluations(job.plan.pair, job.out, job.spec, prompts, job.plan.seed, device, dtype, runtime)
+
+
+def show_evaluations(runs: Sequence[Path]) -> None:
+    """Print what these runs say of the draft."""
+    show(drafts_finding(runs, None, [], aside=False))
 
 
 def prompt_lines(documents: Sequence[Document]) -> str:

@@ -24,7 +24,7 @@ from specbench.engine.speculate_batch import speculate_all
 from specbench.engine.types import Round, Sampling, Verdict
 from specbench.training.answered import MICRO_TOKENS, answers_of, grouped
 from specbench.training.documents import Document
-from specbench.training.draft.recipe import DraftRecipe
+from specbench_extras.drafts.recipe import DraftRecipe
 
 Answers = Mapping[str, Sequence[list[int]]]  # tokens by the document's name, several of each
 

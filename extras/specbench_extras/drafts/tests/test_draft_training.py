@@ -21,14 +21,14 @@ from specbench.config import UserError
 from specbench.engine.models.pair import Pair
 from specbench.methods import module
 from specbench.plan import Plan
-from specbench.training.draft import data
-from specbench.training.draft import train as draft_training
-from specbench.training.draft.data import Lesson, Teacher, packed
-from specbench.training.draft.fit import Training, held_lessons, learner
-from specbench.training.draft.recipe import DraftRecipe
-from specbench.training.draft.train import PRESETS
 from specbench.training.recipe import load_recipe
 from specbench.training.train import Job
+from specbench_extras.drafts import data
+from specbench_extras.drafts import train as draft_training
+from specbench_extras.drafts.data import Lesson, Teacher, packed
+from specbench_extras.drafts.fit import Training, held_lessons, learner
+from specbench_extras.drafts.recipe import DraftRecipe
+from specbench_extras.drafts.train import PRESETS
 
 VOCABULARY = 96
 QUICK = {"autocast": False, "learning_rate": 0.01, "batch": 3, "epochs": 2, "gamma": 3, "length": 64}
