@@ -51,7 +51,6 @@ PANELS = {
         "build-datastore": "datastore.build_datastore",
         "merge": "prepare.merge",
         "import": "prepare.import_",
-        "serve-recipe": "recipes.serve_recipe",
     },
     "Check": {"doctor": "check.doctor", "audit": "check.audit"},
 }

@@ -1,4 +1,4 @@
-"""What installed packages bring, by entry points: methods, commands, and what trains, imports, analyses and judges.
+"""What installed packages bring by entry points: methods, commands, runtimes, what trains, imports, analyses or judges.
 
 Only names, and data files next to a module, are read here. `specbench-extras` is this project's own second package: its
 methods have their plain names and need no permission. Those of any other package do.
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-Group = Literal["methods", "trainers", "importers", "analyses", "judges", "commands"]
+Group = Literal["methods", "trainers", "importers", "analyses", "judges", "commands", "runtimes"]
 EXTRAS = "specbench-extras"
 
 

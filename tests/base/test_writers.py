@@ -41,7 +41,7 @@ APART = {
     ("bench/genai.py", "write"): "into a folder next to it, which is renamed",
     ("engine/models/tokenizer.py", "tokenizer_hash"): "into a folder that is gone after it was hashed",
     ("engine/models/gguf_files.py", None): "into a folder next to it, which is renamed; its lock is made in place",
-    ("engine/runtimes/openvino_export.py", None): "into a folder next to it, which is renamed",
+    ("openvino/export.py", None): "into a folder next to it, which is renamed",
 }
 OLD = b"what was there before"
 

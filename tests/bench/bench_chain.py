@@ -135,8 +135,8 @@ def graph(model: Any, past: np.ndarray, fixed: bool) -> Callable[[], list[int]]:
     """A call of the model's graph over its cache [2 layers, groups, CONTEXT, D], which is prolonged by the call."""
     import openvino as ov
 
-    from specbench.engine.runtimes.openvino_paged import settings
-    from specbench.engine.runtimes.openvino_request import shared
+    from specbench_extras.openvino.paged import settings
+    from specbench_extras.openvino.request import shared
 
     count, groups, _, size = past.shape
     kept = np.zeros((count, groups, ROOM, size), np.float32)

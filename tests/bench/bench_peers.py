@@ -231,7 +231,7 @@ def file(name: str, bits: str) -> Path:
     whole = gguf_file(read_pair(name).target)
     if bits == "int4":
         return whole
-    from specbench.engine.runtimes.llamacpp_library import rewritten
+    from specbench_extras.llamacpp.library import rewritten
 
     return rewritten(whole, read_pair(name).target.sha256 or "", "BF16")
 

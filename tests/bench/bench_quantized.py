@@ -53,8 +53,8 @@ def of_layers(size: int) -> None:
 
 def on_openvino(size: int) -> None:
     """A forward of a model of one layer."""
-    from specbench.engine.runtimes.openvino import OpenVINO
-    from specbench.engine.runtimes.openvino_weights import compressed
+    from specbench_extras.openvino.runtime import OpenVINO
+    from specbench_extras.openvino.weights import compressed
 
     models = {"float32": random_model(size)}
     runtime, runners = OpenVINO(torch.device("cpu")), {}

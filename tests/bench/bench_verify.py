@@ -30,8 +30,8 @@ def main() -> int:
     if importlib.util.find_spec("openvino") is None:
         print("openvino is not installed")
         return 0
-    from specbench.engine.runtimes.openvino_request import Request, shared
-    from specbench.engine.runtimes.openvino_step import Shape, fixed
+    from specbench_extras.openvino.request import Request, shared
+    from specbench_extras.openvino.step import Shape, fixed
 
     torch.set_num_threads(1)
     pair = load_pair(read_pair("pocket"), device="cpu")

@@ -17,11 +17,11 @@ from specbench.config import load_pair as read_pair
 from specbench.engine.models import cost, packed, quantize
 from specbench.engine.models.pair import load_pair
 from specbench.engine.rounding import off
-from specbench.engine.runtimes.openvino import OpenVINO
 from specbench.engine.runtimes.products import product
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import Session
+from specbench_extras.openvino.runtime import OpenVINO
 
 WIDE = {"hidden_size": 64, "intermediate_size": 96}
 

@@ -122,7 +122,7 @@ def convert(model: PreTrainedModel) -> Any:
     """Our OpenVINO runtime's export, with just the inputs and outputs that GenAI expects of a language model."""
     from openvino import opset13 as op
 
-    from specbench.engine.runtimes.openvino_export import traced
+    from specbench_extras.openvino.export import traced
 
     made = traced(model)
     batch = op.gather(op.shape_of(made.input("input_ids")), op.constant(0), op.constant(0))

@@ -36,6 +36,7 @@ AS_STORED = torch.bfloat16  # of blocks in fewer bits, where no type is asked fo
 ENDS = ("eos", "eot", "eom")  # the end tokens that a file may name: of a text, a turn, a message
 INSTALL = "pip install 'specbench-harness[gguf]'"
 GIB = 2**30
+FILE = "gguf_file"  # the attribute of a model that names the file of its weights, if they are what it says
 
 
 def gguf_folder(spec: ModelSpec, dtype: torch.dtype | None, weights: bool = True) -> Path:

@@ -17,6 +17,7 @@ from specbench.engine.models.folders import NEEDED, is_gguf, model_folder
 from specbench.engine.models.quantize import brought_words, needed_package, quantized
 from specbench.engine.models.tokenizer import reason_of
 from specbench.engine.models.whole import check_whole
+from specbench.engine.runtimes.types import brought
 
 OPTION, DRAFT_OPTION = "--device", "--draft-device"
 OPENVINO, LLAMACPP = "openvino", "llamacpp"  # runtimes that have weights in fewer bits of their own
@@ -45,9 +46,7 @@ def load_model(
     Raises UserError.
     """
     if runtime == LLAMACPP:
-        from specbench.engine.models.in_file import load_in_file  # here and below: few models are in such a file
-
-        return Loaded(*load_in_file(spec, device, dtype))
+        return Loaded(*brought(LLAMACPP).load(spec, device, dtype))
     chosen = type_of(spec, device, dtype)
     where = model_folder(spec, pickles=allow_pickle, dtype=chosen)
     try:
@@ -95,14 +94,11 @@ def load_model(
         model, of_adapter = adapted(model, spec)
         facts |= of_adapter
     if spec.weights and runtime == OPENVINO:
-        from specbench.engine.runtimes.openvino_weights import compressed  # here, as OpenVINO is an extra
-
-        facts["weights"] = compressed(model, spec)
+        facts["weights"] = brought(OPENVINO).compressed(model, spec)
     elif spec.weights:
         facts["weights"] = quantized(model, spec)
     elif is_gguf(spec.model) and not spec.adapter:
-        from specbench.engine.models.gguf_files import gguf_file
-        from specbench.engine.models.in_file import FILE
+        from specbench.engine.models.gguf_files import FILE, gguf_file
 
         setattr(model, FILE, gguf_file(spec))
     return Loaded(model.eval(), facts)

@@ -1,6 +1,6 @@
 """Weights in fewer bits: quantise a model on loading (on a GPU by torchao), and check what a checkpoint brings.
 
-What NNCF compresses for `openvino` is in `runtimes/openvino_weights.py`.
+What NNCF compresses for `openvino` is in `extras/specbench_extras/openvino/weights.py`.
 """
 
 import importlib.util

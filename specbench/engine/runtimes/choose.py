@@ -14,7 +14,7 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.models.room import GIB
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.static import STATIC
-from specbench.engine.runtimes.types import Runtime, Unsupported, check_batches
+from specbench.engine.runtimes.types import Runtime, Unsupported, brought, check_batches
 
 AUTO = "auto"
 ANYWHERE = ("eager", "static")  # runtimes that compute where a model is
@@ -49,14 +49,9 @@ def _make(name: str, pair: Pair) -> Runtime:
         from specbench.engine.runtimes.graph import Graph
 
         return Graph(pair.device)
-    if name == "openvino":
-        from specbench.engine.runtimes.openvino import OpenVINO
-
-        return OpenVINO(pair.device)
-    if name == "llamacpp":
-        from specbench.engine.runtimes.llamacpp import LlamaCpp
-
-        return LlamaCpp(pair.device)
+    if name in NAMES:
+        made: Runtime = brought(name)(pair.device)
+        return made
     raise UserError(f"--runtime {name}: there is no such runtime; choose {', '.join(RUNTIMES)}")
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specbench.config import BATCHED, UserError
+from specbench.config import BATCHED, UserError, plugins
 
 Made = TypeVar("Made")
 Lent = Sequence[tuple[Tensor, Tensor]]  # keys and values [K, n, D] of layers
@@ -15,6 +15,18 @@ LAST = (-1,)  # the last hidden state, after the final norm
 
 class Unsupported(UserError):
     """A runtime cannot run a model, or not on this machine. The message, one line, says why and what can."""
+
+
+def brought(name: str) -> Any:
+    """The class of a runtime that a package brings: it is made of a device, and is a `Runtime`.
+
+    That of `llamacpp` also has `load(spec, device, dtype)`, the model of a file and its facts, and that of `openvino`
+    has `compressed(model, spec)`, which puts weights into fewer bits and says how. Raises Unsupported if there is none.
+    """
+    entry = plugins.entries("runtimes").get(name)
+    if entry is None:
+        raise Unsupported(f"the {name} runtime is in the package {plugins.EXTRAS}: install it; or use --runtime static")
+    return entry.load()
 
 
 def check_batches(name: str) -> None:

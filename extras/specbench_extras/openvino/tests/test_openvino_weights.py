@@ -123,7 +123,7 @@ def test_the_manifest_tells_the_scheme(saved):
 @NNCF
 def test_an_export_in_the_cache_is_read_again(saved, monkeypatch):
     first = loaded(saved, "int8")[0].describe()["target"]
-    monkeypatch.setattr("specbench.engine.runtimes.openvino_export.traced", None)
+    monkeypatch.setattr("specbench_extras.openvino.export.traced", None)
     assert loaded(saved, "int8")[0].describe()["target"] == first
 
 

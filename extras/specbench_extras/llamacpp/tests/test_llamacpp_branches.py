@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from specbench.engine.runtimes.llamacpp_branches import TRUNK, Branches
 from specbench.engine.runtimes.types import Unsupported
+from specbench_extras.llamacpp.branches import TRUNK, Branches
 
 ROOT = 5
 

@@ -13,11 +13,10 @@ from specbench.base.hub import offline
 from specbench.base.untrusted import brief
 from specbench.config import ModelSpec, UserError
 from specbench.engine.models.folders import is_gguf, model_folder
-from specbench.engine.models.gguf_files import gguf_facts, gguf_file
+from specbench.engine.models.gguf_files import FILE, gguf_facts, gguf_file
 from specbench.engine.models.quantize import PACKED_BYTES
 from specbench.engine.runtimes.types import Unsupported
 
-FILE = "gguf_file"  # the attribute of a model that names the file of its weights
 ELSEWHERE = "use --runtime static"
 INSTALL = "pip install 'specbench-harness[llamacpp]'"
 
@@ -64,7 +63,7 @@ def load_in_file(spec: ModelSpec, device: torch.device, dtype: str) -> tuple[Pre
     facts = gguf_facts(folder)
     file = gguf_file(spec)
     if spec.weights:
-        from specbench.engine.runtimes.llamacpp_library import quantised  # here, as llama.cpp is an extra
+        from specbench_extras.llamacpp.library import quantised  # here, as llama.cpp may be missing
 
         file, facts["weights"] = quantised(file, spec, facts["file_sha256"])
         facts["weights_hash"] = short_hash(facts["file_sha256"] + facts["weights"])

@@ -20,20 +20,20 @@ from written_gguf import write
 
 from specbench.config import load_method, own_pair
 from specbench.config import load_pair as read
-from specbench.engine.models.in_file import FILE
+from specbench.engine.models.gguf_files import FILE
 from specbench.engine.models.pair import load_pair
 from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.layers import layer_runner
-from specbench.engine.runtimes.llamacpp import LlamaCpp
 from specbench.engine.runtimes.types import LAST, Reads, Unsupported
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
 from specbench.measure.prepare import build_alone
+from specbench_extras.llamacpp.runtime import LlamaCpp
 
 llama_cpp = pytest.importorskip("llama_cpp")
 
-from specbench.engine.runtimes import llamacpp_runner  # noqa: E402
+from specbench_extras.llamacpp import runner as llamacpp_runner  # noqa: E402
 
 CPU = torch.device("cpu")
 CLOSE = {"rtol": 0, "atol": 0.25}  # logits spread by about 2; llama.cpp computes attention in float16

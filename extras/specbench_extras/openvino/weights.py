@@ -23,7 +23,7 @@ from specbench.engine.models.quantize import (
     need_package,
     words,
 )
-from specbench.engine.runtimes.openvino import OpenVINO
+from specbench_extras.openvino.runtime import OpenVINO
 
 MODES = {"int8": "INT8_SYM", "int4": "INT4_SYM"}  # NNCF's names
 
@@ -45,7 +45,7 @@ def compressed(model: PreTrainedModel, spec: ModelSpec) -> str:
         )
     OpenVINO(model.device)  # raises Unsupported where it cannot run
     need_package("nncf", f"weights in {scheme} on openvino")
-    from specbench.engine.runtimes.openvino_export import digest, kept, need_float32, use_instead
+    from specbench_extras.openvino.export import digest, kept, need_float32, use_instead
 
     need_float32(model)
     layers = linear_layers(model, spec)
@@ -67,7 +67,7 @@ def compressed(model: PreTrainedModel, spec: ModelSpec) -> str:
 
 def _compressed(model: PreTrainedModel, layers: Mapping[str, nn.Linear], spec: ModelSpec, group: int | None) -> Any:
     """A model's export with the weights of `layers` as integers and scales."""
-    from specbench.engine.runtimes.openvino_export import traced
+    from specbench_extras.openvino.export import traced
 
     export = traced(model)
     wanted = set(_constants(layers))

@@ -9,9 +9,9 @@ import torch
 from openvino import opset13 as op
 from openvino._offline_transformations import paged_attention_transformation
 
-from specbench.engine.runtimes.openvino_export import about
-from specbench.engine.runtimes.openvino_step import SMALL, Kind, Shape, Shapes, choosing, fixed
 from specbench.engine.runtimes.types import LAST
+from specbench_extras.openvino.export import about
+from specbench_extras.openvino.step import SMALL, Kind, Shape, Shapes, choosing, fixed
 
 BLOCK = 32  # tokens in a block of the cache, on a CPU
 KEYS, WINDOW = 3, 10  # inputs of PagedAttention: the cached keys, and how many tokens are read

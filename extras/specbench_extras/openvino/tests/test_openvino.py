@@ -16,18 +16,20 @@ from stepped import assert_chains_are_steps
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.draft_output import slim, trimmed
 from specbench.engine.models.layer_skip import without
-from specbench.engine.runtimes.openvino import OpenVINO
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.runtimes.types import LAST, Reads, Unsupported
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling
 from specbench.methods.chains.sps import SpS
 from specbench.methods.chains.vanilla import Vanilla
+from specbench_extras.openvino.runtime import OpenVINO
 
 ov = pytest.importorskip("openvino")
 
-from specbench.engine.runtimes import openvino_export, openvino_paged, openvino_runner  # noqa: E402
-from specbench.engine.runtimes.openvino_step import Kind, Shape  # noqa: E402
+from specbench_extras.openvino import export as openvino_export  # noqa: E402
+from specbench_extras.openvino import paged as openvino_paged  # noqa: E402
+from specbench_extras.openvino import runner as openvino_runner  # noqa: E402
+from specbench_extras.openvino.step import Kind, Shape  # noqa: E402
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "opt", "gemma", "windowed")
 CPU = torch.device("cpu")

@@ -44,7 +44,7 @@ def serve_recipe(
                 raise UserError(f"--set {name}.…: the method is {spec.name}")
             spec = config.override(spec, settings)
 
-        from specbench.servers.recipes import recipe  # after the names are checked
+        from specbench_extras.serve_recipe.recipes import recipe  # after the names are checked
 
         pair = config.load_pair(models.chosen)
         if pair.draft_device:

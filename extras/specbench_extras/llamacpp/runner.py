@@ -12,10 +12,10 @@ from transformers import PreTrainedModel
 
 from specbench.engine.open_tree import Tree
 from specbench.engine.runtimes.chains import Chaining
-from specbench.engine.runtimes.llamacpp_branches import TRUNK, Branches
-from specbench.engine.runtimes.llamacpp_library import CHUNK, SEQUENCES, Context, Weights
 from specbench.engine.runtimes.static import in_chunks
 from specbench.engine.runtimes.types import Lent, Reads, Unsupported
+from specbench_extras.llamacpp.branches import TRUNK, Branches
+from specbench_extras.llamacpp.library import CHUNK, SEQUENCES, Context, Weights
 
 FIRST = 512  # tokens that a new cache has room for; the room doubles as needed
 FEW = 16  # sequences of a context whose first tree is opened

@@ -14,12 +14,12 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specbench.engine.rounding import off
 from specbench.engine.runtimes.chains import Chain, Chaining
-from specbench.engine.runtimes.openvino_paged import BLOCK, Paged
-from specbench.engine.runtimes.openvino_request import Request, Width, numbers, shared
-from specbench.engine.runtimes.openvino_step import Kind, Shape, StepRequest
 from specbench.engine.runtimes.types import Lent, Reads, Unsupported
 from specbench.engine.sampling import leads, probabilities, waits
 from specbench.engine.types import Sampling
+from specbench_extras.openvino.paged import BLOCK, Paged
+from specbench_extras.openvino.request import Request, Width, numbers, shared
+from specbench_extras.openvino.step import Kind, Shape, StepRequest
 
 FIRST = 16  # blocks that a new cache has room for; the room doubles as needed
 FEW = 64  # up to so many tokens, the inputs of a width are made only once

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from openvino import opset13 as op
 
-from specbench.engine.runtimes.openvino_request import Request, shared
+from specbench_extras.openvino.request import Request, shared
 
 SMALL = 100_000_000  # parameters
 WIDEST = 16  # tokens of a chain that may have a form of its own

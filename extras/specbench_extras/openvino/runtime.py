@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedModel
 
+from specbench.config import ModelSpec
 from specbench.engine.models.quantize import is_quantized
 from specbench.engine.runtimes.types import Runner, Runtime, Unsupported
 
 if TYPE_CHECKING:  # OpenVINO is an extra, which is not imported before it is used
-    from specbench.engine.runtimes.openvino_paged import Paged
+    from specbench_extras.openvino.paged import Paged
 
 
 class OpenVINO(Runtime):
@@ -32,8 +33,15 @@ class OpenVINO(Runtime):
         self._threads = torch.get_num_threads()
         self._paged: weakref.WeakKeyDictionary[PreTrainedModel, Paged] = weakref.WeakKeyDictionary()
 
+    @staticmethod
+    def compressed(model: PreTrainedModel, spec: ModelSpec) -> str:
+        """As `weights.compressed`."""
+        from specbench_extras.openvino.weights import compressed
+
+        return compressed(model, spec)
+
     def runner(self, model: PreTrainedModel) -> Runner:
-        from specbench.engine.runtimes.openvino_runner import PagedRunner
+        from specbench_extras.openvino.runner import PagedRunner
 
         if model not in self._paged:
             self._paged[model] = self._export(model)
@@ -48,7 +56,7 @@ class OpenVINO(Runtime):
     def facts(self) -> dict[str, Any]:
         import openvino as ov
 
-        from specbench.engine.runtimes.openvino_paged import BLOCK, settings
+        from specbench_extras.openvino.paged import BLOCK, settings
 
         return {"openvino": ov.get_version(), "block": BLOCK, "settings": settings(self._threads)}
 
@@ -64,9 +72,9 @@ class OpenVINO(Runtime):
 
         Raises Unsupported if that fails.
         """
-        from specbench.engine.runtimes.openvino_export import exported
-        from specbench.engine.runtimes.openvino_paged import Paged
-        from specbench.engine.runtimes.openvino_runner import PagedRunner, check
+        from specbench_extras.openvino.export import exported
+        from specbench_extras.openvino.paged import Paged
+        from specbench_extras.openvino.runner import PagedRunner, check
 
         if is_quantized(model):
             raise Unsupported(

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedModel
 
-from specbench.engine.models.in_file import check_installed, file_of
+from specbench.config import ModelSpec
 from specbench.engine.runtimes.types import Runner, Runtime, Unsupported
+from specbench_extras.llamacpp.in_file import check_installed, file_of, load_in_file
 
 if TYPE_CHECKING:  # llama.cpp is an extra, which is not imported before it is used
-    from specbench.engine.runtimes.llamacpp_library import Weights
+    from specbench_extras.llamacpp.library import Weights
 
 TIE = 1.0  # our estimate: what enters a product is rounded to 8 bits, and blocks of tens of tokens are summed otherwise
 
@@ -30,9 +31,14 @@ class LlamaCpp(Runtime):
         self._read: dict[Path, Weights] = {}
         self._checked: weakref.WeakSet[PreTrainedModel] = weakref.WeakSet()
 
+    @staticmethod
+    def load(spec: ModelSpec, device: torch.device, dtype: str) -> tuple[PreTrainedModel, dict[str, str]]:
+        """As `load_in_file`."""
+        return load_in_file(spec, device, dtype)
+
     def runner(self, model: PreTrainedModel) -> Runner:
-        from specbench.engine.runtimes.llamacpp_library import Weights
-        from specbench.engine.runtimes.llamacpp_runner import LlamaRunner, check
+        from specbench_extras.llamacpp.library import Weights
+        from specbench_extras.llamacpp.runner import LlamaRunner, check
 
         file = file_of(model)
         if file is None:
@@ -51,6 +57,6 @@ class LlamaCpp(Runtime):
         return TIE
 
     def facts(self) -> dict[str, Any]:
-        from specbench.engine.runtimes.llamacpp_library import named, version
+        from specbench_extras.llamacpp.library import named, version
 
         return {"llama-cpp-python": version(), "llama.cpp": named(), "threads": self._threads, "cache": "f16"}
