@@ -35,10 +35,18 @@ NOT_GATES = {
     "test_runtime_choice.py": "needs lm-eval",
     "test_settings.py": "reads settings",
     **{f"test_{name}_training.py": TRAINS for name in ("chimera", "gto", "specblock", "speckv")},
+    **{f"test_{name}_training.py": TRAINS for name in ("dflash", "draft_heads", "judge", "kangaroo")},
+    **dict.fromkeys(("test_released_heads.py", "test_block_released.py"), "reads files of the host"),
+    **dict.fromkeys(("test_importers.py", "test_other_tools.py", "test_servers.py"), "reads files of the host"),
+    **dict.fromkeys(("test_recipes.py", "test_bench.py"), "needs lm-eval, or prints a command"),
+    **dict.fromkeys(("test_draft_losses.py", "test_vocabulary_size.py", "test_cos_theory.py"), "computes on the CPU"),
     **{
         f"test_{name}.py": READS for name in ("context", "draft_compare", "mirror", "mt_judge", "multidraft", "overlap")
     },
-    **{f"test_{name}.py": READS for name in ("rules", "transport", "tree_rules", "tree_sizes")},
+    **{
+        f"test_{name}.py": READS
+        for name in ("arbitrator_reads", "drafts", "rules", "transport", "tree_rules", "tree_sizes")
+    },
 }
 NEEDED = (
     *("torch", "transformers", "peft", "safetensors", "pytest", "hypothesis", "typer", "rich"),

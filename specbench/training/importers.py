@@ -22,7 +22,7 @@ def names() -> list[str]:
 
 def of_hub(name: str) -> bool:
     """Whether a checkpoint for one of `names` may be a name on the hub."""
-    return getattr(importer(name), "HUB", False)
+    return name.removesuffix(END) not in MODULES and getattr(importer(name), "HUB", False)
 
 
 def importer(name: str) -> ModuleType:
