@@ -43,11 +43,6 @@ def whole(path: Path) -> Iterator[Path]:
     sync(path.parent)
 
 
-def is_left(path: Path) -> bool:
-    """True if the path is a leftover of `whole`, whose process was killed."""
-    return bool(re.fullmatch(r".+\.[0-9a-f]{8}\.new", path.name)) and path.is_file() and not path.is_symlink()
-
-
 def write_text(path: Path, text: str) -> None:
     with whole(path) as new:
         new.write_text(text, encoding="utf-8")

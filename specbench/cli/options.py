@@ -41,7 +41,6 @@ Weights = Annotated[
     list[str] | None,
     Option(metavar="SCHEME", help="quantise on loading: int8, int4 or fp8 for all models, or draft=int4 for one"),
 ]
-Suite = Annotated[str, Option(help="a suite by name, or a YAML file", autocompletion=known("suites"))]
 Set = Annotated[list[str] | None, Option("--set", metavar="METHOD.KEY=VALUE", help="change a method's setting")]
 Device = Annotated[str, Option(help="auto, cpu, cuda, cuda:1, or spread (the target over all GPUs)")]
 DraftDevice = Annotated[
