@@ -7,7 +7,7 @@ rule, and picks the token to emit if the draft ends there. A rule then decides w
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ class Weighed(NamedTuple):
     emit: list[int]  # [K + 1]: the token to emit if the draft ends before token i; the last one is the bonus
     targets: list[int]  # [K]: argmax of the target's own raw logits, lowest index on ties
     gaps: list[float]  # [K]: z(drafted) - z(target), the target's own raw logits, ≤ 0
-    columns: tuple[list[float], ...] = ()  # further columns [K] that a method asked for
+    columns: tuple[list[Any], ...] = ()  # further columns [K] that a method asked for, of its tensors' types
     parents: tuple[int, ...] | None = None  # [K], of a tree
     predictions: tuple[float, ...] | None = None  # [K], as in the draft
     confidences: list[float] | None = None  # [K]: q(drafted), where it was drawn at random
@@ -36,16 +36,23 @@ class Weighed(NamedTuple):
         """How many tokens of a chain pass before the first that does not."""
         return next((i for i, passed in enumerate(self.passed) if not passed), len(self.passed))
 
+    @property
+    def mismatches(self) -> list[int]:
+        """The tokens that do not pass, in their order."""
+        return [i for i, passed in enumerate(self.passed) if not passed]
+
+    def excluded(self, i: int) -> bool:
+        """True if a constraint excludes token i: no rule may keep it."""
+        return self.gaps[i] == -math.inf
+
     def rescue(self, keeps: Callable[[int], bool]) -> Verdict:
         """Judge a chain: accept tokens that pass, and mismatches that `keeps(i)` rescues; stop at the first other one.
 
         `keeps` is called once for each mismatch that is reached, in their order.
         """
         rescued: list[int] = []
-        for i, passed in enumerate(self.passed):
-            if passed:
-                continue
-            if not keeps(i) or self.gaps[i] == -math.inf:  # excluded by a constraint
+        for i in self.mismatches:
+            if not keeps(i) or self.excluded(i):
                 return self.verdict(i, tuple(rescued))
             rescued.append(i)
         return self.verdict(len(self.drafted), tuple(rescued))
@@ -163,29 +170,23 @@ def weigh(
     if sampling.greedy and not columns and tested is None and scored.original is None:
         return _weigh_greedy_chain(draft, scored)
     tokens = draft.tokens
-    count = tokens.shape[0]
     original = predicting_rows(draft, scored.logits) if scored.original is None else scored.original
     highest, targets = original.max(-1)
     gaps = original.gather(-1, tokens[:, None])[:, 0] - highest
     test = tested or exact_test(draft, scored.logits, sampling, rng)
-    columns = list(columns)
-    if draft.probs is not None:
-        columns.append(draft.probs.gather(-1, tokens[:, None])[:, 0])
-    # The gaps make everything float64, in which ids are exact, so a single copy is enough.
-    host = torch.cat((tokens, test.passed, targets, gaps.double(), *columns, test.emit)).tolist()
-    parts = (host[i * count : (i + 1) * count] for i in range(4 + len(columns)))
-    drafted, passed, preferred, differences, *others = parts
-    confidences = others.pop() if draft.probs is not None else None
+    confidence = [] if draft.probs is None else [draft.probs.gather(-1, tokens[:, None])[:, 0]]
+    on_device = tokens, test.passed, test.emit, targets, gaps, *columns, *confidence
+    drafted, passed, emit, preferred, differences, *others = on_host_together(*on_device)
     return Weighed(
-        drafted=[int(x) for x in drafted],
-        passed=[x == 1 for x in passed],
-        emit=[int(x) for x in host[-count - 1 :]],
-        targets=[int(x) for x in preferred],
+        drafted=drafted,
+        passed=passed,
+        emit=emit,
+        targets=preferred,
         gaps=differences,
-        columns=tuple(others),
+        columns=tuple(others[: len(columns)]),
         parents=None if draft.parents is None else tuple(draft.parents),
         predictions=draft.predictions,
-        confidences=confidences,
+        confidences=others[-1] if confidence else None,
     )
 
 
@@ -202,9 +203,7 @@ def _weigh_greedy_chain(draft: Draft, scored: Scored) -> Weighed:
     else:
         highest, best = logits.max(-1)
         differences = logits[:count].gather(-1, tokens[:, None])[:, 0] - highest[:count]
-        host = torch.cat((tokens, differences.double(), best)).tolist()
-        drafted, emit = ([int(x) for x in part] for part in (host[:count], host[2 * count :]))
-        gaps = host[count : 2 * count]
+        drafted, gaps, emit = on_host_together(tokens, differences, best)
     return Weighed(
         drafted=drafted,
         passed=[token == best for token, best in zip(drafted, emit, strict=False)],
@@ -213,6 +212,16 @@ def _weigh_greedy_chain(draft: Draft, scored: Scored) -> Weighed:
         gaps=gaps,
         predictions=draft.predictions,
     )
+
+
+def on_host_together(*parts: Tensor) -> list[list[Any]]:
+    """Tensors [n] of truth values, ids or floats as lists, by a single copy from their device.
+
+    They travel as float64, which one of floats makes of all, and in which ids are exact.
+    """
+    values = iter(torch.cat([part.double() if part.is_floating_point() else part for part in parts]).tolist())
+    kinds = (bool if part.dtype == torch.bool else float if part.is_floating_point() else int for part in parts)
+    return [[kind(next(values)) for _ in range(len(part))] for part, kind in zip(parts, kinds, strict=True)]
 
 
 def on_host(values: Tensor) -> bool:

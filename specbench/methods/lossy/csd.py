@@ -84,8 +84,9 @@ class CSD(DraftedMethod):
         decodes greedily, where the two tokens are the same); a rejected argmax has no pair and stays rejected.
         """
 
-        def keeps(i: int) -> bool:
-            """True if token i is rescued; counts the pair."""
+        rescued: list[int] = []
+        self.counted = []
+        for i in weighed.mismatches:
             d, t = weighed.drafted[i], weighed.targets[i]
             hit = self.often(self.count(d, t), self.settings.count_threshold)
             gate = weighed.gaps[i] >= self.log_gate
@@ -93,10 +94,10 @@ class CSD(DraftedMethod):
             if self.settings.online and d != t and (self.settings.count_rescued or not rescue):
                 self.learned[d, t] += 1
                 self.counted.append((i, (d, t)))
-            return rescue
-
-        self.counted = []
-        return weighed.rescue(keeps)
+            if not rescue or weighed.excluded(i):
+                return weighed.verdict(i, tuple(rescued))
+            rescued.append(i)
+        return weighed.verdict(len(weighed.drafted), tuple(rescued))
 
     def ended(self, last: Round) -> None:
         """Take back the pairs of mismatches whose position the end of the text cut off, as calibration does."""

@@ -85,8 +85,8 @@ class FLy(DraftedMethod):
         tested, second = match(draft, scored, sampling, rng, self.settings.sampling == "code")
         weighed = weigh(draft, scored, sampling, rng, tested, [second, self.unsure(scored.logits[:count])])
         second_match, high = weighed.columns
-        mask = [x or y == 1 for x, y in zip(weighed.passed, second_match, strict=True)]
-        return weighed.rescue(lambda j: mask[j] or (high[j] == 1 and self.deferred(mask, j)))
+        mask = [x or y for x, y in zip(weighed.passed, second_match, strict=True)]
+        return weighed.rescue(lambda j: mask[j] or (high[j] and self.deferred(mask, j)))
 
     def unsure(self, logits: Tensor) -> Tensor:
         """The entropy gate, bool [K]: which rows of raw target logits [K, V] have an entropy of at least θ."""

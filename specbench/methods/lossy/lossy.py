@@ -70,7 +70,7 @@ def weigh_leniently(
     tested = exact_test(draft, scored.logits, sampling, rng)
     assert tested.p is not None and tested.needed is not None
     weighed = weigh(draft, scored, sampling, rng, tested, [lenience * tested.needed < tested.p])
-    return weighed, [x == 1 for x in weighed.columns[0]]
+    return weighed, weighed.columns[0]
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
