@@ -20,8 +20,7 @@ from specbench.measure.attempts import begun
 from specbench.measure.gate import check_code
 from specbench.measure.manifest import differences, other_machine
 from specbench.measure.prompts import load_tasks
-from specbench.measure.scores import score
-from specbench.measure.work import Documents
+from specbench.measure.work import Documents, score
 from specbench.results import documents, gpu_watch, records
 from specbench.results.lock import claimed
 from specbench.results.records import ROUNDS, SAMPLES

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from specbench.base.folder import Folder
+from specbench.base.folder import Folder, member
 from specbench.engine.clock import Stopwatch
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method, Sampling
 from specbench.measure.spent import Spent
 from specbench.plan import Plan
-from specbench.results import documents
+from specbench.results import documents, records
 from specbench.results.documents import Document
 from specbench.tasks.harness import Request, Tasks
 
@@ -107,3 +107,16 @@ def shuffled(work: Work, repeat: int, request: Request) -> list[str]:
     names = [spec.name for spec in work.plan.methods]
     random.Random(f"{work.plan.seed}/{repeat}/{request.task}/{request.doc_id}").shuffle(names)
     return names
+
+
+def score(folder: Path, tasks: Documents) -> None:
+    """Score the stored texts by lm-eval, and write `scores.parquet`."""
+    columns = ["repeat", "task", "doc_id", "method", "warmup", "finish", "text"]
+    samples = records.read_rows(folder, "samples", columns).to_pandas()
+    decoded = samples[~samples.warmup & (samples.finish != "error")]
+    rows = []
+    for (repeat, method), group in decoded.groupby(["repeat", "method"], sort=False):
+        keys = zip(group.task, group.doc_id, strict=True)
+        scores = tasks.score(dict(zip(keys, group.text, strict=True)))
+        rows += [{"repeat": repeat, "method": method, **vars(row)} for row in scores]
+    records.write_table(member(folder, "scores.parquet"), rows, records.SCORES)

@@ -19,8 +19,7 @@ from specbench.engine.layer_session import LayerSession
 from specbench.engine.prefix import Prefixes
 from specbench.engine.runtimes import blocks, masks, products, static
 from specbench.engine.runtimes.batched import Batched
-from specbench.engine.runtimes.equality import unequal
-from specbench.engine.runtimes.remembered import remembered
+from specbench.engine.runtimes.equality import remembered, unequal
 from specbench.engine.runtimes.slots import Feed
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.session import Session
@@ -315,8 +314,7 @@ OTHERS = {
 }
 TRY = """
 import sys, torch
-from specbench.engine.runtimes.equality import unequal
-from specbench.engine.runtimes.remembered import remembered
+from specbench.engine.runtimes.equality import remembered, unequal
 from specbench.engine.runtimes.static import STATIC
 import oracle
 one = oracle.tiny("llama", intermediate_size=1536).to(getattr(torch, sys.argv[1]))

@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specbench.engine.runtimes.gated import gated
-from specbench.engine.runtimes.products import Called, FewBits, Map, Product, product
+from specbench.engine.runtimes.products import Called, FewBits, Map, Product, gated, product
 from specbench.engine.runtimes.types import Unsupported
 
 if TYPE_CHECKING:

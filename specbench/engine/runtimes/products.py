@@ -1,8 +1,9 @@
-"""Products of a few rows with weights, which are laid out for their device."""
+"""Products of a few rows with weights, which are laid out for their device, and the gated MLP made of them."""
 
 import functools
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,9 @@ TYPICAL = 8  # rows for which oneDNN lays weights out; other numbers work as wel
 PACKED = (torch.float32, torch.bfloat16)  # types that oneDNN computes in on a CPU
 SMALL = 2**19  # weights; below, a sum after the product takes less time than oneDNN's sum within it
 TRIED = 8  # rows by which it is tried whether a row alone is computed as among others
+FUNCTIONS = {"SiLUActivation": ("swish", ""), "SiLU": ("swish", ""), "GELUTanh": ("gelu", "tanh")}
+FUNCTIONS |= {"GELUActivation": ("gelu", "none"), "PytorchGELUTanh": ("gelu", "tanh"), "ReLU": ("relu", "")}
+SHARE = 2**15  # numbers; torch computes so many by one thread
 
 
 class Product:
@@ -151,3 +155,28 @@ def product(modules: list[nn.Module]) -> Product | FewBits | Called:
     if modules[0] not in _products:  # twins of a model share their linear layers
         _products[modules[0]] = Product(modules)  # type: ignore[arg-type]
     return _products[modules[0]]
+
+
+def gated(gate: nn.Module, up: nn.Module, act: Any) -> Map:
+    """The inner part of a gated MLP as one map, whose bits for a row do not depend on the other rows on a CPU.
+
+    In large products oneDNN computes the function. Torch's own computes the last numbers of a thread's share otherwise
+    than the others, so it is given few enough rows at a time for one thread.
+    """
+    name = FUNCTIONS.get(type(act).__name__)
+    weight = getattr(gate, "weight", None)
+    packed = isinstance(weight, Tensor) and packs(weight.device.type, weight.dtype)
+    if name and packed and isinstance(weight, Tensor) and is_plain(weight) and weight.numel() >= SMALL:
+        first, second = product([gate]), product([up])
+        if isinstance(first, Product) and isinstance(second, Product):
+            return lambda x: second.joined(x, first(x, name), "mul")
+    both = product([gate, up])
+
+    def compute(x: Tensor) -> Tensor:
+        gate, up = both(x).chunk(2, -1)
+        if packed and gate.numel() > SHARE:
+            gate = torch.cat([act(rows) for rows in gate.split(max(1, SHARE // gate.shape[1]))])
+            return gate.mul_(up)
+        return act(gate) * up
+
+    return compute
