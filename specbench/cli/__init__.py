@@ -41,7 +41,6 @@ PANELS = {
     "Project": {
         "profile": "project.profile",
         "simulate": "project.simulate",
-        "replay": "replay.replay",
         "plan": "needed.plan",
     },
     "Prepare": {

@@ -74,6 +74,11 @@ def chosen_pair(pair: str, target: str | None, draft: str | None, usual: str = "
     return config.own_pair(target, draft)
 
 
+def fetching() -> AbstractContextManager[None]:
+    """The permissions of a command that needs one only: to fetch the models that it names."""
+    return permitted(fetch_models=True)
+
+
 def folders_of(names: Sequence[str | None]) -> list[Path]:
     """The folders of the YAML files among names of suites and tasks."""
     return [Path(name).parent for name in names if name and name.endswith((".yaml", ".yml"))]
@@ -103,10 +108,6 @@ class Models:
         pair = chosen_pair(self.pair, self.target, self.draft)
         pair = config.with_weights(pair, self.weights) if self.weights else pair
         return config.with_draft_device(pair, self.draft_device) if self.draft_device else pair
-
-    def permitted(self) -> AbstractContextManager[None]:
-        """The permissions of a command that only loads its models: to fetch those that it names."""
-        return permitted(fetch_models=True)
 
     def values(self) -> dict[str, Any]:
         """All options by name, with the chosen pair as `pair`. Raises UserError as `chosen`."""

@@ -1,12 +1,13 @@
 """A plan's documents: lm-eval's tasks or a file of prompts, and prompts as token ids."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from specbench.base.console import warn
 from specbench.base.untrusted import brief
 from specbench.config import SUITES, TaskLine, UserError
+from specbench.config.prompts import NEW_TOKENS, prompt_lines
 from specbench.engine.models.folders import model_folder
 from specbench.engine.models.pair import Pair
 from specbench.engine.prefix import shared_tokens
@@ -90,6 +91,20 @@ def stored_requests(run: StoredRun, pair: Pair, tasks: "Documents | None" = None
             "command needs one prompt for all methods; give it a run of single prompts"
         )
     return requests
+
+
+def recorded_answers(path: Path, pair: Pair) -> Iterator[tuple[Request, str, str, int]]:
+    """The answers in a file of recorded conversations: request, answer, name of the conversation, and turn.
+
+    Raises UserError for a file that cannot be read.
+    """
+    from specbench.tasks.prompts import PromptFile
+
+    tasks = [line.task for line in prompt_lines(path, None, recorded=True)]
+    chat = chat_of(pair) if pair.tokenizer.chat_template else None
+    file = PromptFile(path, tasks, None, dict.fromkeys(tasks, NEW_TOKENS), chat, recorded=True)
+    for request, (name, _, turn) in zip(file.requests(), file.places(), strict=True):
+        yield request, file.recorded(request), str(name), turn
 
 
 def _choice(plan: Plan, line: TaskLine) -> TaskChoice:

@@ -48,7 +48,6 @@ from specbench.results import ceilings
 from specbench.results.importers import read as read_of_tool
 from specbench.results.importers.foreign import write as write_run
 from specbench.studies.counterfactual import Store
-from specbench.studies.replay import read_traces
 from specbench.tasks.prompts import PromptFile
 from specbench.training import recipe
 from specbench.training.checkpoint import load_checkpoint, save_checkpoint
@@ -59,6 +58,7 @@ from specbench.training.rest import _of_file, build
 from specbench.training.specdecpp import released as acceptance_head
 from specbench_extras.mt_judge.score import _remember
 from specbench_extras.other_tools import spec_bench, vllm
+from specbench_extras.replay.study import read_traces
 
 WORDS = Pair("made", {"target": SimpleNamespace()}, TOKENIZER)  # no reader of these files asks a model
 CPU = torch.device("cpu")

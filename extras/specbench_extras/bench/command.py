@@ -7,7 +7,7 @@ import typer
 from typer import Option
 
 from specbench.cli.errors import check_names, user_errors
-from specbench.cli.groups import Models, with_groups
+from specbench.cli.groups import Models, fetching, with_groups
 from specbench.cli.options import Device, Dtype
 from specbench.config import UserError
 
@@ -48,7 +48,7 @@ def bench(
 
     `specbench bench --shapes 160m-1b --force-acceptance 0.8`
     """
-    with user_errors(), models.permitted():
+    with user_errors(), fetching():
         if shapes is None and force_acceptance is not None:
             raise UserError(
                 "--force-acceptance is for --shapes: the acceptance rate of a real pair is measured, not chosen"

@@ -19,7 +19,7 @@ from specbench.engine.session import Session
 from specbench.engine.types import Round, Sampling
 from specbench.methods.lookup import suffix
 from specbench.methods.lookup.suffix import Settings, Suffix, SuffixDrafter, drafter
-from specbench.studies.replay import Trace, replay
+from specbench_extras.replay.study import Trace, replay
 
 SHIPPED = config.load_method("suffix").values
 CPU, HERE = torch.device("cpu"), torch.device(DEVICE)

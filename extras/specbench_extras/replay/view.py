@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from specbench.report.finding import Finding, Sheet, bounds, number
-from specbench.studies.replay import ALL, Replayed, by_context, by_depth, by_task
+from specbench_extras.replay.study import ALL, Replayed, by_context, by_depth, by_task
 
 
 def view(figures: Replayed) -> Finding:

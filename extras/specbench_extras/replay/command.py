@@ -7,9 +7,9 @@ from typer import Option
 
 from specbench.base.console import progress, say
 from specbench.cli.errors import check_names, user_errors
+from specbench.cli.groups import fetching
 from specbench.cli.options import Plain, Set, known
 from specbench.config import UserError
-from specbench.permissions import permitted
 
 
 def replay(
@@ -48,7 +48,7 @@ def replay(
 
     The ids may also be called prompt_ids and generated_ids, or prompt_token_ids and generated_token_ids.
     """
-    with user_errors(), permitted(fetch_models=True):
+    with user_errors(), fetching():
         check_names(pair, method=method)
         if (traces is None) == (trajectories is None):
             raise UserError("say what to replay: --traces FILE.jsonl or --trajectories FILE.jsonl; give one")
@@ -59,9 +59,9 @@ def replay(
         if traces and not traces.is_file():
             raise UserError(f"--traces {traces}: there is no such file")
         from specbench.report.finding import show  # after the names are checked, for these imports take seconds
-        from specbench.report.views.replay import view
         from specbench.results import records
-        from specbench.studies import replay as study
+        from specbench_extras.replay import study
+        from specbench_extras.replay.view import view
 
         if out and (out.suffix != ".parquet" or not out.parent.is_dir()):
             raise UserError(f"--out {out}: name a .parquet file in a folder that exists")

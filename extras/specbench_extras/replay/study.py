@@ -21,14 +21,12 @@ from specbench.analysis.metrics import interval_columns
 from specbench.base.stats import pooled_rate
 from specbench.base.untrusted import BRIEF, parse_json, read_lines
 from specbench.config import UserError
-from specbench.config.prompts import NEW_TOKENS, prompt_lines
 from specbench.engine.clock import now
 from specbench.engine.drafters import Drafter, Remembering
 from specbench.engine.models.pair import Pair
 from specbench.engine.models.tokenizer import load_tokenizer, vocabulary_hash
 from specbench.engine.types import Draft, Sampling
-from specbench.measure.prompts import chat_of, encode
-from specbench.tasks.prompts import PromptFile
+from specbench.measure.prompts import encode, recorded_answers
 
 ALL = "all tasks"
 NAMES = {  # the last of each are those of vLLM's responses
@@ -86,15 +84,12 @@ def read_trajectories(path: Path, pair: str) -> list[Trace]:
     """
     spec = config.load_pair(pair)
     models = Pair(spec.name, {}, load_tokenizer(spec.target), spec.models)
-    tasks = [line.task for line in prompt_lines(path, None, recorded=True)]
-    chat = chat_of(models) if models.tokenizer.chat_template else None
-    file = PromptFile(path, tasks, None, dict.fromkeys(tasks, NEW_TOKENS), chat, recorded=True)
     traces = []
-    for request, (name, _, turn) in zip(file.requests(), file.places(), strict=True):
-        ids = models.tokenizer(file.recorded(request), add_special_tokens=False)["input_ids"]
+    for request, answer, name, turn in recorded_answers(path, models):
+        ids = models.tokenizer(answer, add_special_tokens=False)["input_ids"]
         end = next((at for at, token in enumerate(ids, 1) if token in models.eos_ids), len(ids))
         prompt = encode(models, request.prompt)
-        traces.append(Trace(prompt, ids[:end], request.task, f"{name}, turn {turn}", str(name)))
+        traces.append(Trace(prompt, ids[:end], request.task, f"{name}, turn {turn}", name))
     return traces
 
 

@@ -20,9 +20,9 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.types import Draft
 from specbench.measure.prompts import encode
 from specbench.methods.lookup.pld import Settings, drafter
-from specbench.studies import replay as replaying
-from specbench.studies.replay import ALL, Trace, by_depth, by_task, follow, read_traces, replay
 from specbench_extras.bench.prompts import bundled_prompts
+from specbench_extras.replay import study as replaying
+from specbench_extras.replay.study import ALL, Trace, by_depth, by_task, follow, read_traces, replay
 
 CPU = torch.device("cpu")
 
