@@ -28,11 +28,12 @@ from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter, eagle_head
 from specbench.methods.heads.hydra import HydraDrafter, hydra_heads
 from specbench.methods.heads.medusa import Medusa, MedusaDrafter, medusa_heads, of_file
 from specbench.methods.heads.mtp import Mtp
-from specbench.training.recipe import DraftHeadsRecipe, load_recipe
+from specbench.training.recipe import load_recipe
 from specbench_extras.eagle.fit import first_head
 from specbench_extras.medusa import hydra
 from specbench_extras.medusa import train as medusa
 from specbench_extras.medusa.fit import first_heads
+from specbench_extras.medusa.recipe import DraftHeadsRecipe
 
 HERE = torch.device(DEVICE)
 

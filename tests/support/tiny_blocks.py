@@ -12,9 +12,10 @@ from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import Head
 from specbench.methods.blocks.dflash import block_head
 from specbench.training.answered import Answered
-from specbench.training.recipe import BlockRecipe, SlotRecipe, load_recipe
+from specbench.training.recipe import load_recipe
 from specbench_extras.deer.recipe import TextBlockRecipe
 from specbench_extras.dflash.fit import Training, new_head
+from specbench_extras.dflash.recipe import BlockRecipe, SlotRecipe
 
 GROUPS = {"opt": 1}  # how many heads of the tiny models share a key, where it is not two
 

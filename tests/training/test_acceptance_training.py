@@ -26,11 +26,12 @@ from specbench.engine.types import Sampling
 from specbench.methods.lengths import specdecpp as method
 from specbench.tasks.data import evaluated_split
 from specbench.training.documents import Document, hold_out, training_documents
-from specbench.training.recipe import Recipe, load_recipe
+from specbench.training.recipe import load_recipe
 from specbench.training.specdecpp import fit as acceptance_fit
 from specbench.training.specdecpp import train as specdecpp
 from specbench.training.specdecpp.data import Collector, Observed, observe_all
 from specbench.training.specdecpp.fit import Examples, fit, gather, head_of, predicted, start, weighted_loss
+from specbench.training.specdecpp.recipe import HeadRecipe
 from specbench.training.specdecpp.soft_labels import binary_kl, calibration_error
 
 SAMPLED = Sampling(1.5, top_k=20)
@@ -43,9 +44,9 @@ def tiny() -> Pair:
     return Pair("tiny", {"target": target, "draft": draft}, Words())
 
 
-def recipe(**changes) -> Recipe:
+def recipe(**changes) -> HeadRecipe:
     spec = load_recipe("specdecpp", [])
-    return Recipe(**{**spec.values, **changes})
+    return HeadRecipe(**{**spec.values, **changes})
 
 
 # What is collected
@@ -216,7 +217,7 @@ def fitted(tmp_path, law=linear, name="c.pt", **changes):
     return chosen, held, fit(learned, held, chosen, 0, CPU, tmp_path / name, {}, lambda _: None)
 
 
-def log_odds(chosen: Recipe, result, held: Examples) -> np.ndarray:
+def log_odds(chosen: HeadRecipe, result, held: Examples) -> np.ndarray:
     return predicted(head_of(result.tensors, chosen.depth), held.hidden, CPU).astype(np.float64)
 
 
@@ -457,12 +458,12 @@ def test_held_documents_follow_from_their_names():
 
 def test_the_shipped_recipe_is_the_papers_and_says_whence():
     spec = load_recipe("specdecpp", ["learning_rate=0.001", "shared_blocks=true"])
-    chosen = Recipe(**spec.values)
+    chosen = HeadRecipe(**spec.values)
     assert (chosen.depth, chosen.weight, chosen.mix, chosen.epochs, chosen.batch) == (3, 6, 0.15, 3, 32)
     assert chosen.learning_rate == 0.001 and chosen.shared_blocks
     sources = {key: setting.source for key, setting in load_recipe("specdecpp", []).settings.items()}
     assert all(source.startswith(("paper", "official code", "our inference")) for source in sources.values())
-    assert set(sources) == set(Recipe.model_fields) and load_recipe("judge", []) is None
+    assert set(sources) == set(HeadRecipe.model_fields) and load_recipe("judge", []) is None
 
 
 def test_named_splits_are_read_and_tested_ones_are_not(pocket):

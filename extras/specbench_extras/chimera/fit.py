@@ -18,10 +18,10 @@ from specbench.engine.session import LAST
 from specbench.training.answered import Answered, Block
 from specbench.training.eagle3.fit import Step, Taught, unroll
 from specbench.training.heads import random_linear
-from specbench.training.recipe import StateRecipe
 from specbench_extras.chimera.chimera import new_head
 from specbench_extras.chimera.chimera_head import READ, ChimeraHead
 from specbench_extras.eagle.fit import StateTraining
+from specbench_extras.eagle.recipe import StateRecipe
 
 
 def first_head(target: PreTrainedModel, vocabulary: int, seed: int) -> ChimeraHead:

@@ -4,10 +4,10 @@ The target is frozen; its states are computed on the fly.
 """
 
 from specbench.config import validated
-from specbench.training.recipe import StateRecipe
 from specbench.training.train import Job
 from specbench_extras.chimera.chimera import KIND
 from specbench_extras.chimera.fit import Training
+from specbench_extras.eagle.recipe import StateRecipe
 from specbench_extras.eagle.train import fit_and_publish
 
 SHARED = True  # workers may share what it collects; see train.py

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from specbench.training.recipe import SlotRecipe
+from specbench_extras.dflash.recipe import SlotRecipe
 
 
 class TextBlockRecipe(SlotRecipe):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from specbench.training.recipe import ExitRecipe
+from specbench_extras.kangaroo.recipe import ExitRecipe
 
 
 class DelRecipe(ExitRecipe):

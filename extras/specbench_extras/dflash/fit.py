@@ -24,8 +24,8 @@ from specbench.methods.blocks.dflash import HEADS, KIND
 from specbench.training.answered import Answered, Block, batches, blocks, sent
 from specbench.training.heads import AnsweredTraining, autocast, random_linear
 from specbench.training.loop import cosine, descend
-from specbench.training.recipe import BlockRecipe, SlotRecipe
 from specbench_extras.dflash.outputs import Outputs, read_anew
+from specbench_extras.dflash.recipe import BlockRecipe, SlotRecipe
 
 # The head's attention on a GPU. Another kernel would be prepared again for each shape, and every batch has a new one.
 ON_GPU = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]

@@ -20,9 +20,9 @@ from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.heads import answered_lessons, learn_answers
 from specbench.training.publish import announce, flush_right, publish
-from specbench.training.recipe import BlockRecipe, SlotRecipe
 from specbench.training.train import Job
 from specbench_extras.dflash.fit import Training
+from specbench_extras.dflash.recipe import BlockRecipe, SlotRecipe
 
 Recipe = TypeVar("Recipe", bound=SlotRecipe)
 

@@ -20,7 +20,7 @@ from specbench.methods.heads.eagle import new_head
 from specbench.training.answered import Answered, Block
 from specbench.training.eagle3.fit import Step, Taught, Unrolled
 from specbench.training.heads import random_linear
-from specbench.training.recipe import FeatureRecipe, StateRecipe
+from specbench_extras.eagle.recipe import FeatureRecipe, StateRecipe
 
 
 def first_head(target: PreTrainedModel, vocabulary: int, fuse: str, seed: int) -> FeatureHead:

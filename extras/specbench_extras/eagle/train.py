@@ -18,9 +18,9 @@ from specbench.training.answered import Answered
 from specbench.training.eagle3.train import show
 from specbench.training.heads import answered_lessons, learn_answers
 from specbench.training.publish import announce, publish
-from specbench.training.recipe import FeatureRecipe, StateRecipe
 from specbench.training.train import Job
 from specbench_extras.eagle.fit import StateTraining, Training
+from specbench_extras.eagle.recipe import FeatureRecipe, StateRecipe
 
 SHARED = True  # workers may share what it collects; see train.py
 PRESETS = ("eagle", "hass", "fspad", "dovetail")

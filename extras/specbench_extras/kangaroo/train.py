@@ -24,8 +24,8 @@ from specbench.training.eagle3.fit import schedule
 from specbench.training.heads import AnsweredTraining, Lessons, answered_lessons, learn_answers, random_linear
 from specbench.training.loop import descend
 from specbench.training.publish import announce, publish
-from specbench.training.recipe import ExitRecipe, KangarooRecipe
 from specbench.training.train import Job
+from specbench_extras.kangaroo.recipe import ExitRecipe, KangarooRecipe
 
 SHARED = True  # workers may share what it collects; see train.py
 

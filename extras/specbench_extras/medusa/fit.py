@@ -20,8 +20,8 @@ from specbench.training.answered import Answered, Block, batches, blocks
 from specbench.training.heads import AnsweredTraining, answered_lessons, learn_answers
 from specbench.training.loop import cosine, descend
 from specbench.training.publish import announce, flush_right, publish
-from specbench.training.recipe import DraftHeadsRecipe
 from specbench.training.train import Job
+from specbench_extras.medusa.recipe import DraftHeadsRecipe
 
 RANKS = 10  # how often the right token is the first, second, … of a head is measured up to here (official code: TOPK)
 

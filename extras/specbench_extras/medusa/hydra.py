@@ -6,9 +6,9 @@ from specbench.engine.models.draft_heads import HydraHeads
 from specbench.engine.models.heads import hidden_size
 from specbench.methods.heads.eagle3 import check_target
 from specbench.methods.heads.hydra import KIND
-from specbench.training.recipe import DraftHeadsRecipe
 from specbench.training.train import Job
 from specbench_extras.medusa import fit as draft_heads
+from specbench_extras.medusa.recipe import DraftHeadsRecipe
 
 SHARED = True  # workers may share what it collects; see train.py
 

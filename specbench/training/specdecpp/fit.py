@@ -21,8 +21,8 @@ from specbench.base.hashes import stable_seed
 from specbench.config import UserError
 from specbench.methods.lengths.specdecpp import AcceptanceHead, features
 from specbench.training.loop import Advance, Epochs, cosine, descend
-from specbench.training.recipe import Recipe
 from specbench.training.specdecpp.data import Observed
+from specbench.training.specdecpp.recipe import HeadRecipe
 from specbench.training.specdecpp.soft_labels import binary_kl
 
 CHUNK = 65536  # positions that are evaluated at once
@@ -94,7 +94,7 @@ def gather(observed: Sequence[Observed]) -> Examples:
 def fit(
     learned: Examples,
     held: Examples,
-    recipe: Recipe,
+    recipe: HeadRecipe,
     seed: int,
     device: torch.device,
     checkpoint: Path,
@@ -112,7 +112,7 @@ class Training(Epochs[list[Bounds]]):
 
     state_keys = ("epochs", "tensors", "best", "optimizer")
 
-    def __init__(self, learned: Examples, held: Examples, recipe: Recipe, seed: int, device: torch.device) -> None:
+    def __init__(self, learned: Examples, held: Examples, recipe: HeadRecipe, seed: int, device: torch.device) -> None:
         super().__init__(len(learned.bounds), recipe.batch, recipe.epochs)
         self.learned, self.held, self.recipe, self.seed, self.device = learned, held, recipe, seed, device
         tensors = start(recipe, seed, learned.hidden.shape[1])
@@ -199,7 +199,7 @@ class Training(Epochs[list[Bounds]]):
         self.advance(self.step)
 
 
-def start(recipe: Recipe, seed: int, width: int) -> dict[str, Tensor]:
+def start(recipe: HeadRecipe, seed: int, width: int) -> dict[str, Tensor]:
     """The initial tensors of a head: uniform within ±1/√H, as linear layers of the official code are."""
     blocks = min(recipe.depth, 1) if recipe.shared_blocks else recipe.depth
     rng, bound = torch.Generator().manual_seed(stable_seed(seed, "start")), width**-0.5

@@ -22,9 +22,9 @@ from specbench.methods.lengths.specdecpp import KIND, SHAPES
 from specbench.training.collected import put_table
 from specbench.training.documents import Document, hold_out, training_documents
 from specbench.training.publish import announce, collecting, flush_right, publish, source
-from specbench.training.recipe import COLLECTING, Recipe
 from specbench.training.specdecpp.data import Collector, Observed, observe_all
 from specbench.training.specdecpp.fit import Examples, Fitted, fit, gather, head_of, predicted
+from specbench.training.specdecpp.recipe import COLLECTING, HeadRecipe
 from specbench.training.specdecpp.soft_labels import calibration_error, intervals, rejection_auroc
 from specbench.training.train import Job, checkpoint_of
 
@@ -83,7 +83,7 @@ def train(job: Job) -> None:
     say(f"{len(rows)} heads: {job.out}")
 
 
-def grid(job: Job) -> list[Recipe]:
+def grid(job: Job) -> list[HeadRecipe]:
     """The recipes of a job: every combination of the grid's values. Raises UserError for what cannot be swept."""
     assert job.recipe
     if fixed := [key for key in job.grid if key in COLLECTING]:
@@ -93,7 +93,7 @@ def grid(job: Job) -> list[Recipe]:
     recipes = []
     for values in itertools.product(*job.grid.values()):
         point = {key: Setting(value=value) for key, value in zip(job.grid, values, strict=True)}
-        recipes.append(validated(Recipe, override(job.recipe, point).values, job.recipe.name))
+        recipes.append(validated(HeadRecipe, override(job.recipe, point).values, job.recipe.name))
     return recipes
 
 
@@ -106,7 +106,7 @@ def collected_folder(job: Job) -> Path:
     return job.out / "collected" if job.grid else job.out.with_name(f"{job.out.stem}.collected")
 
 
-def collect(job: Job, recipe: Recipe) -> Collected:
+def collect(job: Job, recipe: HeadRecipe) -> Collected:
     job.pair.need_one_tokenizer("the head learns where the draft reads the target's own tokens")
     documents = training_documents(job.plan, job.pair, 0, job.data, stand_ins=True)
     collector = Collector(
@@ -137,7 +137,7 @@ def split(documents: list[Document], observed: Mapping[str, Observed], seed: int
     )
 
 
-def train_one(job: Job, recipe: Recipe, collected: Collected, path: Path) -> dict[str, Any]:
+def train_one(job: Job, recipe: HeadRecipe, collected: Collected, path: Path) -> dict[str, Any]:
     """Fit one head and write it to `path`, or read it if it is there; returns the facts in its file.
 
     Raises UserError for a head that was trained under other settings.
@@ -171,7 +171,7 @@ def train_one(job: Job, recipe: Recipe, collected: Collected, path: Path) -> dic
     return trained
 
 
-def judge(fitted: Fitted, recipe: Recipe, held: Examples) -> dict[str, Interval]:
+def judge(fitted: Fitted, recipe: HeadRecipe, held: Examples) -> dict[str, Interval]:
     """The FIGURES on documents that the head did not learn from, though they chose its epoch."""
     head = head_of(fitted.tensors, recipe.depth)
     log_odds = predicted(head, held.hidden, held.hidden.device).astype(np.float64)

@@ -29,8 +29,9 @@ from specbench.methods.heads.eagle import Settings, feature_head
 from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter
 from specbench.training.answered import Answered, blocks
 from specbench.training.eagle3.fit import Step
-from specbench.training.recipe import FeatureRecipe, load_recipe, recipes
+from specbench.training.recipe import load_recipe, recipes
 from specbench_extras.eagle.fit import Training, first_head, loss_of
+from specbench_extras.eagle.recipe import FeatureRecipe
 from specbench_extras.eagle.train import PRESETS
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it

@@ -35,11 +35,12 @@ from specbench.methods.heads import hydra, medusa
 from specbench.methods.heads.hydra import HydraDrafter
 from specbench.methods.heads.medusa import Medusa, MedusaDrafter, of_file
 from specbench.training.answered import Answered
-from specbench.training.recipe import DraftHeadsRecipe, load_recipe
+from specbench.training.recipe import load_recipe
 from specbench_extras.medusa import hydra as hydra_training
 from specbench_extras.medusa import released
 from specbench_extras.medusa import train as medusa_training
 from specbench_extras.medusa.fit import Training, first_heads
+from specbench_extras.medusa.recipe import DraftHeadsRecipe
 
 ALPHA = 1e-4  # of a right rule being refused; a wrong one must fall below it
 KINDS = ("medusa", "hydra")

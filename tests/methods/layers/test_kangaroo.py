@@ -29,7 +29,8 @@ from specbench.engine.types import Sampling
 from specbench.methods.layers import kangaroo
 from specbench.methods.layers.kangaroo import ExitDrafter, Kangaroo, exit_adapter
 from specbench.training.answered import Answered
-from specbench.training.recipe import KangarooRecipe, load_recipe
+from specbench.training.recipe import load_recipe
+from specbench_extras.kangaroo.recipe import KangarooRecipe
 from specbench_extras.kangaroo.train import Training, first_adapter
 
 ALPHA = 1e-4  # of a right rule being refused; a wrong one must fall below it

@@ -21,10 +21,11 @@ from specbench.engine.session import LAST, Session
 from specbench.engine.types import Sampling
 from specbench.methods.heads.eagle3 import Eagle3
 from specbench.training.answered import Answered, blocks
-from specbench.training.recipe import StateRecipe, load_recipe, recipes
+from specbench.training.recipe import load_recipe, recipes
 from specbench_extras.chimera.chimera import ChimeraDrafter, Settings, chimera_head
 from specbench_extras.chimera.chimera_head import ChimeraHead
 from specbench_extras.chimera.fit import Training, first_head
+from specbench_extras.eagle.recipe import StateRecipe
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 LONG = pytest.mark.long

@@ -19,11 +19,12 @@ from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
 from specbench.training import heads, released
-from specbench.training.recipe import StateRecipe, load_recipe
+from specbench.training.recipe import load_recipe
 from specbench_extras.chimera import chimera
 from specbench_extras.chimera import released as released_chimera
 from specbench_extras.chimera import train as trainer
 from specbench_extras.chimera.fit import Training
+from specbench_extras.eagle.recipe import StateRecipe
 
 TEXT = [5, 17, 900, 33, 210, 8]
 PARTS = ("trimlp", "fast_layer1", "chimera_head")

@@ -24,13 +24,14 @@ from specbench.training import answered as data
 from specbench.training import heads
 from specbench.training.answered import Answered, blocks
 from specbench.training.documents import Document
-from specbench.training.recipe import BlockRecipe, load_recipe, recipes
+from specbench.training.recipe import load_recipe, recipes
 from specbench.training.train import trainer
 from specbench_extras.deer.recipe import TextBlockRecipe
 from specbench_extras.deer.train import TwoStages
 from specbench_extras.dflash import fit, outputs
 from specbench_extras.dflash import train as dflash
 from specbench_extras.dflash.fit import Training, new_head, pack, weights_of
+from specbench_extras.dflash.recipe import BlockRecipe
 
 KINDS = ("dflash", "dflare", "deer")
 

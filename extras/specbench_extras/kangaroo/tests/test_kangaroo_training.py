@@ -22,8 +22,9 @@ from specbench.engine.session import Unwatched
 from specbench.methods.layers import kangaroo as method
 from specbench.training import heads
 from specbench.training.answered import Answered, blocks
-from specbench.training.recipe import KangarooRecipe, load_recipe, recipes
+from specbench.training.recipe import load_recipe, recipes
 from specbench_extras.kangaroo import train as kangaroo
+from specbench_extras.kangaroo.recipe import KangarooRecipe
 from specbench_extras.kangaroo.train import Training, first_adapter, fit
 
 

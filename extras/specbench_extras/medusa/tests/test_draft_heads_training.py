@@ -21,10 +21,11 @@ from specbench.engine.session import Unwatched
 from specbench.methods.heads import hydra, medusa
 from specbench.training import heads
 from specbench.training.answered import Answered, blocks
-from specbench.training.recipe import DraftHeadsRecipe, load_recipe, recipes
+from specbench.training.recipe import load_recipe, recipes
 from specbench_extras.medusa import hydra as hydra_training
 from specbench_extras.medusa import train as medusa_training
 from specbench_extras.medusa.fit import Training, first_heads, read
+from specbench_extras.medusa.recipe import DraftHeadsRecipe
 
 KINDS = ("medusa", "hydra")
 METHOD = {"medusa": medusa, "hydra": hydra}
