@@ -90,7 +90,7 @@ def permitted(
         _in_force.reset(token)
 
 
-def now() -> Permissions:
+def in_force() -> Permissions:
     """What is permitted now, to be sent to another process of this command."""
     return _in_force.get()
 

@@ -69,7 +69,7 @@ def describe(device: "torch.device", draft_device: "torch.device | None" = None)
         "python": platform.python_version(),
         "versions": versions(),
         "git": git_state(),
-        "load": load(),
+        "load": load_average(),
         "clock_mhz": clock_mhz(),
         "temperature_c": temperature_c(),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -99,7 +99,7 @@ def versions() -> dict[str, str]:
     return {name: _version(name) for name in LIBRARIES}
 
 
-def load() -> float:
+def load_average() -> float:
     """The number of runnable processes, averaged over the last minute."""
     return os.getloadavg()[0]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from specbench.measure.conversations import COLUMNS, Conversations
 from specbench.measure.sample import Rows, untimed
-from specbench.measure.served import ServerCrew
+from specbench.measure.served import ServerRows
 from specbench.measure.work import Progress, Work, chunks, shuffled
 from specbench.results import records
 from specbench.results.recorder import Recorder
@@ -31,7 +31,7 @@ def ask_again(work: Work, recorder: Recorder, report: Callable[[Progress], bool]
     table["failed"] = table.finish == "error"
     missing = set(zip(table["index"][table.failed], table.method[table.failed], strict=True))
     conversations = Conversations(work)
-    crews = {name: ServerCrew(work, work.clients[name], conversations) for name in names}
+    crews = {name: ServerRows(work, work.clients[name], conversations) for name in names}
     warm: set[str] = set()
     rows: list[Rows] = []
     for chunk in chunks(work):

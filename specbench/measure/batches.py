@@ -39,7 +39,7 @@ from specbench.measure.sample import (
     traceback_text,
     untimed,
 )
-from specbench.measure.served import ServerCrew
+from specbench.measure.served import ServerRows
 from specbench.measure.work import Progress, Work, shuffled
 from specbench.results.recorder import Recorder
 
@@ -57,12 +57,12 @@ class Batches:
         self.work, self.recorder, self.forecast = work, recorder, forecast
         self.first = recorder.done()
         self.conversations = Conversations(work)
-        self.crews: dict[str, Crew | Single | ServerCrew] = {
-            spec.name: ServerCrew(work, work.clients[spec.name], self.conversations)
+        self.crews: dict[str, MethodRows | Single | ServerRows] = {
+            spec.name: ServerRows(work, work.clients[spec.name], self.conversations)
             if spec.name in work.clients
             else Single(work, spec.name, self.conversations)
             if work.plan.batch == 1 or why_alone(spec.name, work.methods[spec.name])
-            else Crew(work, spec)
+            else MethodRows(work, spec)
             for spec in work.plan.methods
         }
         self.begun: tuple[int, str] | None = None  # the repeat and task that methods have begun
@@ -130,7 +130,7 @@ class Batches:
 
 
 class Single:
-    """A method whose texts cannot be decoded at the same time; as `Crew`, but one after another."""
+    """A method whose texts cannot be decoded at the same time; as `MethodRows`, but one after another."""
 
     def __init__(self, work: Work, name: str, conversations: Conversations) -> None:
         self.work, self.name, self.method = work, name, work.methods[name]
@@ -182,7 +182,7 @@ class FailedBetween(Exception):
     """A method failed between texts; the message is the traceback."""
 
 
-class Crew:
+class MethodRows:
     """One method, as many times as the batch has rows; and what it has learned.
 
     If the method raises between texts, those that begin afterwards fail until the next task, as in `Decoder`.

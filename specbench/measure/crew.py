@@ -78,7 +78,7 @@ def started(work: Work, logs: Path, environments: Sequence[Mapping[str, str]]) -
     try:
         for number, environment in enumerate(environments, 1):
             log = log_of(number, logs)
-            process, line = start(number, work, permissions.now(), log, environment)
+            process, line = start(number, work, permissions.in_force(), log, environment)
             everyone.append((process, line))
             workers.append(Worker(number, line, log, partial(how_it_ended, process)))
         yield Crew(workers, wait)

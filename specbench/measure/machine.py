@@ -96,7 +96,7 @@ def cpu_limit() -> Finding:
 def busy() -> Finding:
     """Other work: a high load over the last minute, and something besides this process running right now."""
     try:
-        load = environment.load()
+        load = environment.load_average()
     except OSError:
         return Finding("load", "ok", UNKNOWN)
     total = os.cpu_count() or 1

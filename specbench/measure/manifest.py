@@ -71,7 +71,7 @@ def manifest(
         "prefix_tokens": {task: count for task, count in prefixes.items() if count},
         "headline": {line.task: plan.info(line.task).metric for line in plan.tasks},
         "environment": environment.describe(pair.device, pair.draft_device) | gpu_facts(pair, plan.device),
-        "ceilings": ceilings.load(pair.device, pair.models["target"].dtype)
+        "ceilings": ceilings.stored(pair.device, pair.models["target"].dtype)
         if pair.models
         else None,  # of this machine, if measured
         "runtime": {"name": pair.runtime.name, "asked": plan.runtime, "why": why, **pair.runtime.facts()},

@@ -168,7 +168,7 @@ def started(work: Work, logs: Path, count: int, each: int, address: str, device:
         workers = []
         for number in range(1, count + 1):
             log = log_of(number, logs)
-            relays.append(actor.remote(number, work, permissions.now(), log, os.getcwd()))
+            relays.append(actor.remote(number, work, permissions.in_force(), log, os.getcwd()))
             line = RayLine(ray, relays[-1])
             workers.append(Worker(number, line, log, lambda line=line: line.end))  # type: ignore[misc]
 

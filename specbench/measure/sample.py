@@ -130,7 +130,7 @@ def beginning(
         "seed": stable_seed(run_seed, key["repeat"], request.task, request.doc_id, key["method"]),
         "prompt_hash": request.prompt_hash,
         "prompt_tokens": 0 if isinstance(prompt, str) else len(prompt),
-        "load": environment.load(),
+        "load": environment.load_average(),
         "clock_mhz": environment.clock_mhz(),
         "temperature_c": environment.temperature_c(),
     }

@@ -59,7 +59,7 @@ class Turn:
     answer: Answer | None  # None: it was not asked
 
 
-class ServerCrew:
+class ServerRows:
     """A server in the place of a method: it answers a chunk of documents, so many at a time or at their times.
 
     `conversations` keeps its answers, which later turns hold.

@@ -55,7 +55,7 @@ def read(measured: Mapping[str, Any]) -> Ceilings:
     return Ceilings(sizes, np.maximum.accumulate(speeds[::-1])[::-1], best)
 
 
-def load(device: "torch.device", dtype: "torch.dtype") -> dict[str, Any] | None:
+def stored(device: "torch.device", dtype: "torch.dtype") -> dict[str, Any] | None:
     """What was measured on this machine with the same number of threads; None if nothing was.
 
     A damaged file counts as nothing, so that the machine is measured again.

@@ -45,7 +45,7 @@ def measure_ceilings(pair: str | PairSpec, device: str, dtype: str) -> dict[str,
 
 def machine_ceilings(pair: Pair) -> dict[str, Any] | None:
     """The ceilings of the machine for a pair, measured now if they are not known; None on a busy machine."""
-    if known := ceilings.load(pair.device, pair.models["target"].dtype):
+    if known := ceilings.stored(pair.device, pair.models["target"].dtype):
         return known
     if (others := machine.busy()).remedy:
         warn(f"ceilings are not measured on a busy machine ({others.message}), so limits are not known")
@@ -98,7 +98,7 @@ def measure(
         "machine": machine_facts(device),
         "dtype": dtype_name(dtype),
         "measured": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "load": environment.load(),
+        "load": environment.load_average(),
         "bandwidth": bandwidth,
         "products": products,
     }

@@ -26,7 +26,7 @@ from specbench.methods.lossy.csd import Settings, lacking
 from specbench.methods.lossy.csd_memory import UNIVERSAL, Counts, Rejections, write_memory
 from specbench.plan import Plan, preparing
 from specbench.results.stored import StoredRun
-from specbench.training.csd_counting import Counting, Kept, Work, counted
+from specbench.training.csd_counting import Counting, CountingWork, Kept, counted
 from specbench.training.csd_texts import beginnings, of_tasks
 
 ROWS = 16  # texts that are decoded together, where the runtime can
@@ -40,7 +40,7 @@ class Known:
     tokenizer_hash: str
     models: Mapping[str, str]
     runtime: str
-    work: Work
+    work: CountingWork
 
 
 def calibrate(
@@ -155,7 +155,7 @@ def _open(
         needed = Demand({pair.models["target"]: 1, pair.models["draft"]: 1}, gamma + 1, wide)
         longest = max(len(text.prompt) + text.max_new_tokens for text in texts)
         check_room(pair, {"csd": needed}, rows, longest)
-    work = Work(texts, rows)
+    work = CountingWork(texts, rows)
     hashes = {role: f"{fingerprint(model)} {model.dtype}" for role, model in pair.models.items()}
     counting = Counting(pair, gamma, Sampling(drawn["temperature"]), int(drawn["seed"]), rows)
     known = Known(pair.name, pair.tokenizer_hash, hashes, pair.runtime.name, work)

@@ -82,7 +82,7 @@ def _rejections(text: Text, rounds: Sequence[Round]) -> Rejections:
 
 
 @dataclass(frozen=True)
-class Work:
+class CountingWork:
     """Texts in parts, each of one task, and how many of them are decoded together."""
 
     texts: Sequence[Text]  # of a task, side by side
@@ -97,7 +97,7 @@ class Work:
         return [texts[start : start + size] for texts in by_task.values() for start in range(0, len(texts), size)]
 
 
-def counted(work: Work, counting: Counting) -> Callable[[int, Advance], Rejections]:
+def counted(work: CountingWork, counting: Counting) -> Callable[[int, Advance], Rejections]:
     """What counts a part by its number. What a task's prompts begin with is read once."""
     parts = work.parts
     shared = {
@@ -118,7 +118,7 @@ def counted(work: Work, counting: Counting) -> Callable[[int, Advance], Rejectio
 class Kept:
     """The counts of each part in a file, until the memory is written."""
 
-    def __init__(self, folder: Path, work: Work, facts: Mapping[str, object]) -> None:
+    def __init__(self, folder: Path, work: CountingWork, facts: Mapping[str, object]) -> None:
         """`facts` (JSON-like) are all that counts depend on besides texts and rows."""
         self.folder, self.parts, self.facts = folder, work.parts, {**facts, "batch": work.rows}
 

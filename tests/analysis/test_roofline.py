@@ -211,23 +211,23 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_what_was_measured_is_found_again(cache, monkeypatch):
-    assert ceilings.load(CPU, torch.float32) is None
+    assert ceilings.stored(CPU, torch.float32) is None
     facts = measuring.measure(CPU, torch.float32, (2**16, 2**20), (64,), 3)
     for row in facts["bandwidth"] + facts["products"]:
         assert 0 < row["low"] <= row["median"] <= row["high"]
     path = ceilings.save(facts)
     assert path.parent == cache and path.name.startswith("ceilings-")
     monkeypatch.setattr(measuring, "measure", lambda *_: pytest.fail("measured during a run"))
-    assert ceilings.load(CPU, torch.float32) == facts == json.loads(json.dumps(facts))
-    assert ceilings.load(CPU, torch.bfloat16) is None
+    assert ceilings.stored(CPU, torch.float32) == facts == json.loads(json.dumps(facts))
+    assert ceilings.stored(CPU, torch.bfloat16) is None
     threads = torch.get_num_threads()
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
-    assert ceilings.load(CPU, torch.float32) is None  # another number of threads has its own
+    assert ceilings.stored(CPU, torch.float32) is None  # another number of threads has its own
     monkeypatch.undo()
     for damaged in ("{", "[]", "{}", json.dumps(facts | {"products": [{}]}), json.dumps(facts | {"dtype": "float64"})):
         path.write_text(damaged)
         monkeypatch.setenv("SPECBENCH_CACHE", str(cache))
-        assert ceilings.load(CPU, torch.float32) is None
+        assert ceilings.stored(CPU, torch.float32) is None
 
 
 def test_the_cache_folder(monkeypatch, tmp_path):
@@ -466,11 +466,11 @@ def test_ceilings_of_a_busy_machine_are_not_kept(cache, pocket, monkeypatch, cap
     monkeypatch.setattr(machine, "busy", lambda: BUSY)
     assert measuring.machine_ceilings(pocket) is None
     assert measuring.measure_ceilings("pocket", "cpu", "float32") == measured
-    assert ceilings.load(CPU, torch.float32) is None
+    assert ceilings.stored(CPU, torch.float32) is None
     out = " ".join(capsys.readouterr().out.split())
     assert "limits are not known" in out and "not kept" in out and "stop other work" in out
     monkeypatch.setattr(machine, "busy", lambda: IDLE)
-    assert measuring.machine_ceilings(pocket) == measured == ceilings.load(CPU, torch.float32)
+    assert measuring.machine_ceilings(pocket) == measured == ceilings.stored(CPU, torch.float32)
     monkeypatch.setattr(machine, "busy", lambda: BUSY)
     assert measuring.machine_ceilings(pocket) == measured
 
@@ -507,7 +507,7 @@ def test_the_profile_command(tmp_path, cache, pocket, monkeypatch):
     wanted = {"model", "runtime", "context", "width", "bytes", "operations", "limit", "binds"}
     wanted |= {"median", "low", "high", "fast"}
     assert {frozenset(row) for row in report["limits"]} == {frozenset(wanted)}
-    assert ceilings.load(CPU, torch.float32) == report["ceilings"]
+    assert ceilings.stored(CPU, torch.float32) == report["ceilings"]
     assert measuring.machine_ceilings(pocket) == report["ceilings"] and len(calls) == 1
     alone = call("profile", "--ceilings")
     assert alone.exit_code == 0 and len(calls) == 2 and "matrix product" in alone.output

@@ -42,7 +42,7 @@ def topology(cores: int, cpus: int) -> dict[str, str]:
 
 
 def test_a_machine_that_tells_nothing_is_well(machine, monkeypatch, tmp_path):
-    monkeypatch.setattr(environment, "load", lambda: (_ for _ in ()).throw(OSError()))
+    monkeypatch.setattr(environment, "load_average", lambda: (_ for _ in ()).throw(OSError()))
     monkeypatch.setattr(environment, "temperature_c", lambda: None)
     monkeypatch.setenv("PATH", "")
     machine({})
@@ -121,7 +121,7 @@ def test_cpu_limit(machine, files, level, words):
 )
 def test_load(machine, monkeypatch, load, running, own, level):
     machine({"proc/loadavg": f"{load} 1.0 1.0 {running}/900 77", "proc/self/task/7/stat": f"7 (a) b) {own} 1 7"})
-    monkeypatch.setattr(environment, "load", lambda: load)
+    monkeypatch.setattr(environment, "load_average", lambda: load)
     assert machine_checks.busy().level == level
 
 

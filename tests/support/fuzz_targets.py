@@ -464,7 +464,7 @@ def make_ceilings(folder: Path) -> dict[str, str]:
 def read_ceilings(folder: Path, rng: random.Random) -> object:
     here = {"_path": lambda machine, dtype: folder / "c.json", "machine_facts": lambda device: MACHINE}
     with patch.multiple(ceilings, **here):
-        result = ceilings.load(CPU, torch.float32)
+        result = ceilings.stored(CPU, torch.float32)
         return result and (ceilings.read(result).bandwidth(10**6), list(ceiling_notes(result)))
 
 

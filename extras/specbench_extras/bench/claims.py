@@ -127,7 +127,7 @@ def over_limit(pair: Pair, forwards: Mapping[str, Mapping[str, Mapping[int, floa
     """
     on = min(forwards, key=lambda name: forwards[name]["target"][1])
     what, bar = "vanilla forward, best over limit", OVER_LIMIT if judged else None
-    known = ceilings.load(pair.device, pair.models["target"].dtype)
+    known = ceilings.stored(pair.device, pair.models["target"].dtype)
     facts = cost.facts(pair.models["target"])
     if not known:
         why = "this machine was not measured; specbench profile --ceilings does that"
