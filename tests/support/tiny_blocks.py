@@ -14,7 +14,7 @@ from specbench.methods.blocks.dflash import block_head
 from specbench.training.answered import Answered
 from specbench.training.recipe import load_recipe
 from specbench_extras.deer.recipe import TextBlockRecipe
-from specbench_extras.dflash.fit import Training, new_head
+from specbench_extras.dflash.fit import SlotTraining, new_head
 from specbench_extras.dflash.recipe import BlockRecipe, SlotRecipe
 
 GROUPS = {"opt": 1}  # how many heads of the tiny models share a key, where it is not two
@@ -70,7 +70,9 @@ def trained(architecture: str, epochs: int, kind: str = "dflash") -> BlockHead:
     """A head that has learned the text of one prompt, more or less by heart."""
     prompt, text = lively_prompt(architecture, 12, 30)
     target = pair(architecture)[0]
-    run = Training(target, [Answered("one", prompt + text, len(prompt))], 96, recipe_of(kind, epochs=epochs), 0, kind)
+    run = SlotTraining(
+        target, [Answered("one", prompt + text, len(prompt))], 96, recipe_of(kind, epochs=epochs), 0, kind
+    )
     apart(run.head)
     while run.step < run.steps:
         run.learn(run.answered)

@@ -11,7 +11,7 @@ from specbench.engine.models.eagle_head import EagleHead, stored_settings
 from specbench.engine.models.heads import Head
 from specbench.methods.heads.eagle3 import eagle_head
 from specbench.training.answered import Answered
-from specbench.training.eagle3.fit import Training, new_head
+from specbench.training.eagle3.fit import Eagle3Training, new_head
 from specbench.training.recipe import EagleRecipe, load_recipe
 
 
@@ -44,7 +44,7 @@ def trained(architecture: str, epochs: int) -> EagleHead:
     recipe = EagleRecipe(**{**facts, "autocast": False, "warmup": 0.0})
     target = pair(architecture)[0]
     made = new_head(target, range(96), 0)
-    run = Training(target, made, [Answered("one", prompt + text, len(prompt))], recipe, 0)
+    run = Eagle3Training(target, made, [Answered("one", prompt + text, len(prompt))], recipe, 0)
     while run.step < run.steps:
         run.learn(run.answered)
         run.step += 1

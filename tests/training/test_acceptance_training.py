@@ -282,7 +282,7 @@ def test_the_loss_by_hand():
 
 def test_the_learning_rate_rises_and_falls():
     learned, settings = made_examples(8, 0, linear), recipe(epochs=5, batch=2, warmup=0.2, learning_rate=1.0)
-    training = acceptance_fit.Training(learned, learned, settings, 0, CPU)
+    training = acceptance_fit.AcceptanceTraining(learned, learned, settings, 0, CPU)
     rates = [training.rate(step) for step in range(20)]
     assert (training.epoch_steps, training.steps) == (4, 20) and rates[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert rates[12] == pytest.approx(0.5) and rates[19] == pytest.approx(0.5 * (1 + math.cos(math.pi * 15 / 16)))
@@ -371,14 +371,14 @@ def test_a_killed_training_goes_on_and_gives_the_same_head(job, monkeypatch, at)
 
 
 def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(job, monkeypatch):
-    original = acceptance_fit.Training.end
+    original = acceptance_fit.AcceptanceTraining.end
 
     def stopping(self, epoch):
         original(self, epoch)
         if epoch.epoch == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(acceptance_fit.Training, "end", stopping)
+    monkeypatch.setattr(acceptance_fit.AcceptanceTraining, "end", stopping)
     with pytest.raises(KeyboardInterrupt):
         specdecpp.train(job())
     with pytest.raises(UserError, match=r"checkpoint.pt was begun with different weight; delete it"):

@@ -29,7 +29,7 @@ from specbench.training import heads
 from specbench.training.answered import Answered, answer, batches, blocks
 from specbench.training.documents import Document
 from specbench.training.eagle3 import train as eagle3
-from specbench.training.eagle3.fit import Step, Training, draft_ids, loss_of, new_head, schedule, teach, unroll
+from specbench.training.eagle3.fit import Eagle3Training, Step, draft_ids, loss_of, new_head, schedule, teach, unroll
 from specbench.training.recipe import EagleRecipe, load_recipe
 
 VOCABULARY = 96
@@ -167,7 +167,7 @@ def test_steps_are_weighted_and_the_micro_batches_do_not_matter(monkeypatch):
 
     def gradients(size):
         monkeypatch.setattr(data, "MICRO_TOKENS", size)
-        run = Training(
+        run = Eagle3Training(
             target(), new_head(target(), range(96), 0), answered(), recipe(steps=3, step_decay=0.5, clip=1e9), 0
         )
         kept = {}
@@ -178,7 +178,7 @@ def test_steps_are_weighted_and_the_micro_batches_do_not_matter(monkeypatch):
     again, parts = gradients(20)
     assert loss == pytest.approx(again, rel=1e-5)
     assert all(torch.allclose(whole[name], parts[name], atol=1e-5) for name in whole)
-    run = Training(target(), new_head(target(), range(96), 0), answered(), recipe(steps=3), 0)
+    run = Eagle3Training(target(), new_head(target(), range(96), 0), answered(), recipe(steps=3), 0)
     places = sum(len(one.tokens) - one.prompt - 1 for one in answered())
     with torch.no_grad():
         unrolled = [run.unrolled(block) for block in blocks(answered(), target().device)]
@@ -188,7 +188,7 @@ def test_steps_are_weighted_and_the_micro_batches_do_not_matter(monkeypatch):
 
 def test_a_head_learns_its_documents_by_heart_and_nothing_of_the_target_changes(tmp_path):
     before = {name: tensor.clone() for name, tensor in target().state_dict().items()}
-    run = Training(
+    run = Eagle3Training(
         target(),
         new_head(target(), range(96), 0),
         answered(),
@@ -260,7 +260,7 @@ def test_answers_that_were_made_elsewhere_are_read_whatever_this_device_has_room
 
 def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
     eagle3.train(job("whole.safetensors", batch=1))
-    monkeypatch.setattr(Training, "checkpoint_seconds", 0)
+    monkeypatch.setattr(Eagle3Training, "checkpoint_seconds", 0)
     write, answers, steps = data.put_table, [], []
 
     def stopped(path, *others):
@@ -270,7 +270,9 @@ def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
         write(path, *others)
 
     monkeypatch.setattr(data, "put_table", stopped)
-    monkeypatch.setattr(Training, "learn", stopping(7, Training.learn, steps))  # in the middle of the second epoch
+    monkeypatch.setattr(
+        Eagle3Training, "learn", stopping(7, Eagle3Training.learn, steps)
+    )  # in the middle of the second epoch
     for learned in (0, 7):
         with pytest.raises(KeyboardInterrupt):
             eagle3.train(job("stopped.safetensors", batch=1))
@@ -285,13 +287,13 @@ def test_a_training_goes_on_from_an_earlier_head_with_its_draft_vocabulary(job, 
     first = job("first.safetensors")
     eagle3.train(first)
     earlier = read_head(first.out, "eagle3", first.pair, method.SHAPES)
-    begun, learn = [], Training.learn
+    begun, learn = [], Eagle3Training.learn
 
     def spied(self, batch):
         begun.append({name: tensor.clone() for name, tensor in self.head.state_dict().items()})
         return learn(self, batch)
 
-    monkeypatch.setattr(Training, "learn", spied)
+    monkeypatch.setattr(Eagle3Training, "learn", spied)
     second = dataclasses.replace(job("second.safetensors", draft_vocabulary=30), warm_up=first.out)
     eagle3.train(second)
     assert all(torch.equal(tensor.cpu(), earlier.tensors[name]) for name, tensor in begun[0].items())
@@ -309,8 +311,8 @@ def test_what_was_made_otherwise_is_refused(job, monkeypatch):
     refused("one head at a time; leave out --grid", job(grid={"batch": [1, 2]}))
     refused("steps", job(steps=0))
     refused("answers that are long enough to learn from", job(length=4))
-    monkeypatch.setattr(Training, "checkpoint_seconds", 0)
-    monkeypatch.setattr(Training, "learn", stopping(3, Training.learn))
+    monkeypatch.setattr(Eagle3Training, "checkpoint_seconds", 0)
+    monkeypatch.setattr(Eagle3Training, "learn", stopping(3, Eagle3Training.learn))
     with pytest.raises(KeyboardInterrupt):
         eagle3.train(job())
     refused("was begun with different batch; delete it", job(batch=3))
@@ -319,7 +321,7 @@ def test_what_was_made_otherwise_is_refused(job, monkeypatch):
     job().out.with_suffix(".checkpoint.pt").write_bytes(b"PK nothing")
     refused("is damaged", job())
     job().out.with_suffix(".checkpoint.pt").unlink()
-    monkeypatch.setattr(Training, "learn", lambda self, batch: math.nan)
+    monkeypatch.setattr(Eagle3Training, "learn", lambda self, batch: math.nan)
     refused("the loss is nan at step 0; try a smaller learning_rate", job())
 
 

@@ -85,7 +85,7 @@ def draft_steps(
         yield head.predict(both), both[..., stands.shape[-1] :]
 
 
-class Training(StateTraining):
+class ChimeraTraining(StateTraining):
     """The training of Chimera's head."""
 
     head: ChimeraHead

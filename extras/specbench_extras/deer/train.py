@@ -8,13 +8,13 @@ import math
 
 from specbench.training.train import Job
 from specbench_extras.deer.recipe import TextBlockRecipe
-from specbench_extras.dflash.fit import Training
+from specbench_extras.dflash.fit import SlotTraining
 from specbench_extras.dflash.train import GOES_ON, SHARED, train_block_head
 
 __all__ = ["GOES_ON", "SHARED", "train"]
 
 
-class TwoStages(Training):
+class TwoStages(SlotTraining):
     """The training of a block drafter whose slots weigh the same in the first steps."""
 
     recipe: TextBlockRecipe

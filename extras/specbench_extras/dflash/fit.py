@@ -103,7 +103,7 @@ def weights_of(size: int, decay: float, device: torch.device) -> Tensor:
     return (-torch.arange(size - 1, device=device) / decay).exp()
 
 
-class Training(AnsweredTraining):
+class SlotTraining(AnsweredTraining):
     """The training of a block drafter."""
 
     head: BlockHead

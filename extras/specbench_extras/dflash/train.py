@@ -21,7 +21,7 @@ from specbench.training.answered import Answered
 from specbench.training.heads import answered_lessons, learn_answers
 from specbench.training.publish import announce, flush_right, publish
 from specbench.training.train import Job
-from specbench_extras.dflash.fit import Training
+from specbench_extras.dflash.fit import SlotTraining
 from specbench_extras.dflash.recipe import BlockRecipe, SlotRecipe
 
 Recipe = TypeVar("Recipe", bound=SlotRecipe)
@@ -32,10 +32,10 @@ SHARED = True  # workers may share what it collects; see train.py
 
 def train(job: Job) -> None:
     """As `train_block_head`, by the recipe of DFlash and DFlare."""
-    train_block_head(job, BlockRecipe, Training)
+    train_block_head(job, BlockRecipe, SlotTraining)
 
 
-def train_block_head(job: Job, recipe_type: type[Recipe], training_type: Callable[..., Training]) -> None:
+def train_block_head(job: Job, recipe_type: type[Recipe], training_type: Callable[..., SlotTraining]) -> None:
     """Answer the job's documents, fit, write the head to `job.out` and print how often it agrees on held-out ones.
 
     Raises UserError as `answered_lessons` does.

@@ -22,7 +22,7 @@ from specbench_extras.drafts.losses import losses, mean_of_sides, total_variatio
 from specbench_extras.drafts.recipe import DraftRecipe
 
 
-class Training(Epochs[list[Document]]):
+class DraftTraining(Epochs[list[Document]]):
     """The training of a draft; a batch is some documents, whose lessons are made when they are learned from.
 
     `log` has a row for every step and for every look at the held-out texts: epoch, step, loss, learning rate, places,

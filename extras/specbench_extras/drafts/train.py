@@ -28,7 +28,7 @@ from specbench.training.publish import collecting, held_out_prompts, source
 from specbench.training.train import Job, checkpoint_of
 from specbench_extras.drafts import study
 from specbench_extras.drafts.command import drafts_finding
-from specbench_extras.drafts.fit import Training, held_lessons
+from specbench_extras.drafts.fit import DraftTraining, held_lessons
 from specbench_extras.drafts.recipe import ANSWERED, MASKED, SPECULATED, DraftRecipe
 
 SHARED = True  # workers may share what it collects; see train.py
@@ -84,7 +84,7 @@ def train(job: Job) -> None:
     kept = sorted((name, list(texts)) for name, texts in given.items())
     facts = {**recipe.model_dump(mode="json"), **models, "seed": job.plan.seed}
     facts |= {"documents": documents_hash(documents), "answers": digest(kept)}
-    training = Training(job.pair, learned, given, lessons, recipe, job.plan.seed)
+    training = DraftTraining(job.pair, learned, given, lessons, recipe, job.plan.seed)
     with progress(f"training {job.out.name}", training.steps) as advance:
         training.run(checkpoint_of(job.out), facts, advance)
     rows = training.log

@@ -66,7 +66,7 @@ class StateTraining(Unrolled):
         ]
 
 
-class Training(StateTraining):
+class FeatureTraining(StateTraining):
     """The training of a head that goes on with the target's last state."""
 
     head: FeatureHead

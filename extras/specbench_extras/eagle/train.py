@@ -19,7 +19,7 @@ from specbench.training.eagle3.train import show
 from specbench.training.heads import answered_lessons, learn_answers
 from specbench.training.publish import announce, publish
 from specbench.training.train import Job
-from specbench_extras.eagle.fit import StateTraining, Training
+from specbench_extras.eagle.fit import FeatureTraining, StateTraining
 from specbench_extras.eagle.recipe import FeatureRecipe, StateRecipe
 
 SHARED = True  # workers may share what it collects; see train.py
@@ -38,7 +38,7 @@ def train(job: Job) -> None:
     assert job.recipe and isinstance(job.settings, Settings)
     if job.settings.recipe != job.preset:
         raise UserError(f"--preset {job.preset} trains no head of {job.spec.name}; name the method {job.preset}")
-    fit_and_publish(job, job.preset, validated(FeatureRecipe, job.recipe.values, job.recipe.name), Training)
+    fit_and_publish(job, job.preset, validated(FeatureRecipe, job.recipe.values, job.recipe.name), FeatureTraining)
 
 
 def fit_and_publish(job: Job, kind: str, recipe: R, make: Make[R]) -> None:

@@ -25,7 +25,7 @@ from specbench_extras.gto.reward import advantages, clipped_gain
 from specbench_extras.gto.trees import Judged, Nursery
 
 
-class Training(fit.Training):
+class GroupTraining(fit.Eagle3Training):
     """The training of EAGLE-3's head by tokens and trees; the head that it begins with stays as the reference."""
 
     recipe: GroupRecipe

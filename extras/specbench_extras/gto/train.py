@@ -11,7 +11,7 @@ from specbench.training.eagle3.head_file import earlier_head, publish_eagle_head
 from specbench.training.heads import answered_lessons, learn_answers
 from specbench.training.publish import announce
 from specbench.training.train import Job
-from specbench_extras.gto.fit import Training
+from specbench_extras.gto.fit import GroupTraining
 from specbench_extras.gto.recipe import GroupRecipe
 
 PRESET = "gto"
@@ -27,7 +27,7 @@ def train(job: Job) -> None:
     lessons = answered_lessons(job, recipe)
     _, folder, learned, held, facts = lessons
     facts |= {"preset": PRESET, "warm_up": begun}
-    training = Training(job.pair, head, learned, recipe, job.plan.seed)
+    training = GroupTraining(job.pair, head, learned, recipe, job.plan.seed)
     curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0])
     agreement, (after, before) = training.agreement(held), training.tree_rewards(held)
     trained = {

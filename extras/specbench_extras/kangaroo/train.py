@@ -38,7 +38,7 @@ class Fit(NamedTuple):
     places: int  # P
 
 
-class Training(AnsweredTraining):
+class AdapterTraining(AnsweredTraining):
     """The training of an adapter, or of several, each after its own number of layers; none learns from another."""
 
     head: nn.ModuleDict  # the adapters by the number of layers before them
@@ -106,7 +106,7 @@ def fit(target: PreTrainedModel, adapters: nn.ModuleDict, block: Block) -> list[
 class Learned(NamedTuple):
     """Adapters after their training, which `training` holds."""
 
-    training: Training
+    training: AdapterTraining
     lessons: Lessons
     untrained: list[float]  # agreement on held-out answers before the training
     trained: list[float]  # and after it
@@ -126,7 +126,7 @@ def learn(job: Job, recipe: ExitRecipe) -> Learned:
             f"the target has {layers} layers, so {name} must be {layers - 1} or less; change it by --recipe"
         )
     lessons = answered_lessons(job, recipe)
-    training = Training(target, lessons.learned, recipe, job.plan.seed)
+    training = AdapterTraining(target, lessons.learned, recipe, job.plan.seed)
     untrained = training.agreements(lessons.held)
     curve = learn_answers(job, training, lessons, lessons.facts, lambda held: training.agreements(held)[0])
     return Learned(training, lessons, untrained, training.agreements(lessons.held), curve)

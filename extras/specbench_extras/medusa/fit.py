@@ -81,7 +81,7 @@ def read(target: PreTrainedModel, block: Block, heads: int, vocabulary: int) -> 
     return Places(out.hidden_states[-1][row, place], block.tokens[row[:, None], ahead], taught, counted)
 
 
-class Training(AnsweredTraining):
+class DraftHeadsTraining(AnsweredTraining):
     """The training of draft heads."""
 
     head: DraftHeads
@@ -159,7 +159,7 @@ def train(job: Job, kind: str, make: Make) -> None:
     recipe = validated(DraftHeadsRecipe, job.recipe.values, job.recipe.name)
     lessons = answered_lessons(job, recipe)
     _, folder, learned, held, facts = lessons
-    training = Training(make, job.pair.models["target"], learned, job.pair.vocabulary, recipe, job.plan.seed)
+    training = DraftHeadsTraining(make, job.pair.models["target"], learned, job.pair.vocabulary, recipe, job.plan.seed)
     untrained = training.accuracies(held)
     curve = learn_answers(job, training, lessons, facts, lambda held: training.accuracies(held)[0][0])
     accuracies = training.accuracies(held)

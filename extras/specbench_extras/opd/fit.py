@@ -34,7 +34,7 @@ from specbench_extras.opd.recipe import ChainReplayRecipe, ReplayRecipe
 from specbench_extras.opd.replay import Replay, replay, rounds_of
 
 
-class Training(HeadTraining[list[Document]]):
+class ReplayTraining(HeadTraining[list[Document]]):
     """The training of a head on the drafts of `gamma` tokens that it makes of documents."""
 
     drafter: HeadDrafter  # drafts with the head as it is
@@ -120,7 +120,7 @@ def sides(replays: Sequence[Replay]) -> tuple[int, int]:
     return counted - rejected, rejected
 
 
-class BlockTraining(Training):
+class BlockTraining(ReplayTraining):
     """The training of a block drafter. Its slots do not read the drafted tokens, only the target does."""
 
     head: BlockHead
@@ -136,7 +136,7 @@ class BlockTraining(Training):
         return logits[0, ..., : self.pair.vocabulary]
 
 
-class ChainTraining(Training):
+class ChainTraining(ReplayTraining):
     """The training of EAGLE-3's head, whose drafts are chains that it reads itself."""
 
     head: EagleHead

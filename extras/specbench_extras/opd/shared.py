@@ -13,7 +13,7 @@ from specbench.training.documents import Document, documents_hash, hold_out
 from specbench.training.heads import HELD_OUT
 from specbench.training.publish import source
 from specbench.training.train import Job, checkpoint_of
-from specbench_extras.opd.fit import Training
+from specbench_extras.opd.fit import ReplayTraining
 
 
 def split(job: Job, documents: list[Document]) -> tuple[list[Document], list[Document]]:
@@ -26,7 +26,9 @@ def split(job: Job, documents: list[Document]) -> tuple[list[Document], list[Doc
     return [one for one in documents if one.name in learned], [one for one in documents if one.name in held]
 
 
-def fitted(job: Job, training: Training, documents: list[Document], held: list[Document], begun: str) -> dict[str, Any]:
+def fitted(
+    job: Job, training: ReplayTraining, documents: list[Document], held: list[Document], begun: str
+) -> dict[str, Any]:
     """Train to the end; returns what the head's file says of it. `begun` is the hash of the head that it began as."""
     recipe, seed = training.recipe, job.plan.seed
     facts = {**recipe.model_dump(), "preset": job.preset, "seed": seed, "data": documents_hash(documents)}

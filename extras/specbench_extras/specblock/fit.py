@@ -98,7 +98,7 @@ def unroll(head: RankBlockHead, block: Block, states: Tensor, cuts: Sequence[int
         yield said(drafted, offset)
 
 
-class Training(AnsweredTraining):
+class RankBlockTraining(AnsweredTraining):
     """The training of SpecBlock's drafter."""
 
     head: RankBlockHead

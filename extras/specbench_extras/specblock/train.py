@@ -18,7 +18,7 @@ from specbench.training.eagle3.fit import draft_ids
 from specbench.training.heads import answered_lessons, learn_answers, to_learn
 from specbench.training.publish import announce, flush_right, publish
 from specbench.training.train import Job
-from specbench_extras.specblock.fit import Training, new_head
+from specbench_extras.specblock.fit import RankBlockTraining, new_head
 from specbench_extras.specblock.rank_block_head import RankBlockHead
 from specbench_extras.specblock.recipe import RankBlockRecipe
 from specbench_extras.specblock.specblock import KIND, rank_block_head
@@ -42,7 +42,7 @@ def train(job: Job) -> None:
     else:
         ids = draft_ids(learned, recipe.draft_vocabulary, job.pair.vocabulary)
         head = new_head(target, ids, recipe, job.plan.seed)
-    training = Training(target, head, learned, job.pair.vocabulary, recipe, job.plan.seed)
+    training = RankBlockTraining(target, head, learned, job.pair.vocabulary, recipe, job.plan.seed)
     curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0][0])
     first, second, in_a_row, classed = training.agreement(held)
     kept = head.ids.cpu()

@@ -184,7 +184,7 @@ class Unrolled(AnsweredTraining):
         return [a / c if c else math.nan for a, c in zip(agreed, counted, strict=True)]
 
 
-class Training(Unrolled):
+class Eagle3Training(Unrolled):
     """The training of EAGLE-3's head."""
 
     head: EagleHead

@@ -11,7 +11,7 @@ from specbench.base.console import console, note, say
 from specbench.config import validated
 from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
-from specbench.training.eagle3.fit import Training, draft_ids, new_head
+from specbench.training.eagle3.fit import Eagle3Training, draft_ids, new_head
 from specbench.training.eagle3.head_file import earlier_head, publish_eagle_head
 from specbench.training.heads import answered_lessons, learn_answers
 from specbench.training.publish import announce, flush_right
@@ -36,7 +36,7 @@ def train(job: Job) -> None:
         head, facts["warm_up"] = earlier_head(job)
     else:
         head = new_head(target, draft_ids(learned, recipe.draft_vocabulary, job.pair.vocabulary), job.plan.seed)
-    training = Training(target, head, learned, recipe, job.plan.seed)
+    training = Eagle3Training(target, head, learned, recipe, job.plan.seed)
     curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0])
     figures = training.agreement(held)
     trained = {

@@ -101,13 +101,13 @@ def fit(
     facts: Mapping[str, Any],
     advance: Advance,
 ) -> Fitted:
-    """Train a head on `learned` and choose its epoch by `held`; the other arguments and errors as in `Training.run`."""
-    training = Training(learned, held, recipe, seed, device)
+    """Train a head on `learned`, choose its epoch by `held`; other arguments and errors as in `AcceptanceTraining.run`."""
+    training = AcceptanceTraining(learned, held, recipe, seed, device)
     training.run(checkpoint, facts, advance)
     return Fitted(training.best, training.epochs)
 
 
-class Training(Epochs[list[Bounds]]):
+class AcceptanceTraining(Epochs[list[Bounds]]):
     """The training of a head; a batch is some documents, by the bounds of their positions."""
 
     state_keys = ("epochs", "tensors", "best", "optimizer")

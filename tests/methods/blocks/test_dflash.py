@@ -33,7 +33,7 @@ from specbench.methods.blocks import dflash
 from specbench.methods.blocks.dflash import BlockDrafter, DFlash, Slots, block_head
 from specbench.training.answered import Answered
 from specbench_extras.deer.deer import Deer, TextDrafter
-from specbench_extras.dflash.fit import Training, new_head
+from specbench_extras.dflash.fit import SlotTraining, new_head
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 LONG = pytest.mark.long
@@ -355,7 +355,7 @@ def test_texts_and_accepted_counts_are_those_of_transformers_generation(block, m
     """A head that has learned one of three texts; transformers has its mask among the target's tokens."""
     target, mask = copy.deepcopy(pair("llama")[0]).cpu(), 95
     prompt, text = lively_prompt("llama", 12, 40)
-    run = Training(
+    run = SlotTraining(
         target, [Answered("one", prompt + text[:30], 12)], 96, recipe_of("dflash", block=block, epochs=12), 0
     )
     run.head.layers_read = (0, 1)

@@ -30,7 +30,7 @@ from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter
 from specbench.training.answered import Answered, blocks
 from specbench.training.eagle3.fit import Step
 from specbench.training.recipe import load_recipe, recipes
-from specbench_extras.eagle.fit import Training, first_head, loss_of
+from specbench_extras.eagle.fit import FeatureTraining, first_head, loss_of
 from specbench_extras.eagle.recipe import FeatureRecipe
 from specbench_extras.eagle.train import PRESETS
 
@@ -91,7 +91,7 @@ def trained(architecture: str, preset: str = "hass", epochs: int = 30) -> Featur
     """A head that has learned the text of one prompt, more or less by heart."""
     prompt, text = lively_prompt(architecture, 12, 30)
     chosen = recipe(preset, epochs=epochs, batch=1, cross_entropy=1.0, clip=10.0)
-    run = Training(pair(architecture)[0], [Answered("one", prompt + text, len(prompt))], 96, chosen, 0)
+    run = FeatureTraining(pair(architecture)[0], [Answered("one", prompt + text, len(prompt))], 96, chosen, 0)
     while not run.done:
         run.learn(run.answered)
         run.step += 1
@@ -223,7 +223,7 @@ def test_the_losses_of_all_steps_are_those_of_a_head_without_cache(fuse):
     chosen = recipe(
         "hass", fuse=fuse, steps=steps, batch=3, top_k=3, regression=0.7, cross_entropy=0.3, distillation=0.2
     )
-    run = Training(target, answered(), 96, chosen, 0)
+    run = FeatureTraining(target, answered(), 96, chosen, 0)
     on_cpu = copy.deepcopy(target).cpu()
     output = on_cpu.get_output_embeddings().weight.double()
     expected, places = [0.0] * steps, 0

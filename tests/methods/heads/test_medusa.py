@@ -39,7 +39,7 @@ from specbench.training.recipe import load_recipe
 from specbench_extras.medusa import hydra as hydra_training
 from specbench_extras.medusa import released
 from specbench_extras.medusa import train as medusa_training
-from specbench_extras.medusa.fit import Training, first_heads
+from specbench_extras.medusa.fit import DraftHeadsTraining, first_heads
 from specbench_extras.medusa.recipe import DraftHeadsRecipe
 
 ALPHA = 1e-4  # of a right rule being refused; a wrong one must fall below it
@@ -88,7 +88,7 @@ def trained(kind: str, architecture: str, epochs: int = 25) -> DraftHeads:
     prompt, text = lively_prompt(architecture, 12, 30)
     chosen = recipe(kind, epochs=epochs, batch=1, loss="tokens")
     answers = [Answered("one", prompt + text, len(prompt))]
-    run = Training(MAKE[kind], pair(architecture)[0], answers, 96, chosen, 0)
+    run = DraftHeadsTraining(MAKE[kind], pair(architecture)[0], answers, 96, chosen, 0)
     while not run.done:
         run.learn(answers)
         run.step += 1

@@ -31,7 +31,7 @@ from specbench.methods.layers.kangaroo import ExitDrafter, Kangaroo, exit_adapte
 from specbench.training.answered import Answered
 from specbench.training.recipe import load_recipe
 from specbench_extras.kangaroo.recipe import KangarooRecipe
-from specbench_extras.kangaroo.train import Training, first_adapter
+from specbench_extras.kangaroo.train import AdapterTraining, first_adapter
 
 ALPHA = 1e-4  # of a right rule being refused; a wrong one must fall below it
 SHIPPED = config.load_method("kangaroo").values
@@ -64,7 +64,7 @@ def trained(architecture: str, epochs: int = 16) -> ExitAdapter:
     prompt, text = lively_prompt(architecture, 12, 30)
     changes = {"exit": 1, "epochs": epochs, "batch": 1, "learning_rate": 0.02, "warmup": 0.0}
     recipe = KangarooRecipe(**{**load_recipe("kangaroo", []).values, **changes})
-    run = Training(pair(architecture)[0], [Answered("one", prompt + text, len(prompt))], recipe, 0)
+    run = AdapterTraining(pair(architecture)[0], [Answered("one", prompt + text, len(prompt))], recipe, 0)
     while not run.done:
         run.learn(run.answered)
         run.step += 1

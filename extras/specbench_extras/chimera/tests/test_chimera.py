@@ -24,7 +24,7 @@ from specbench.training.answered import Answered, blocks
 from specbench.training.recipe import load_recipe, recipes
 from specbench_extras.chimera.chimera import ChimeraDrafter, Settings, chimera_head
 from specbench_extras.chimera.chimera_head import ChimeraHead
-from specbench_extras.chimera.fit import Training, first_head
+from specbench_extras.chimera.fit import ChimeraTraining, first_head
 from specbench_extras.eagle.recipe import StateRecipe
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
@@ -63,7 +63,7 @@ def trained(architecture: str, epochs: int = 30) -> ChimeraHead:
     """A head that has learned the text of one prompt, more or less by heart."""
     prompt, text = lively_prompt(architecture, 12, 30)
     chosen = recipe(epochs=epochs, batch=1, clip=10.0)
-    run = Training(pair(architecture)[0], [Answered("one", prompt + text, len(prompt))], 96, chosen, 0)
+    run = ChimeraTraining(pair(architecture)[0], [Answered("one", prompt + text, len(prompt))], 96, chosen, 0)
     while not run.done:
         run.learn(run.answered)
         run.step += 1
@@ -181,7 +181,7 @@ def answered() -> list[Answered]:
 def test_the_losses_of_all_steps_are_those_of_a_head_without_cache():
     """Regression on the target's state after the token that is read, and cross-entropy with its distribution."""
     target, steps = pair("llama")[0], 3
-    run = Training(target, answered(), 96, recipe(steps=steps, batch=3, regression=0.7, cross_entropy=0.3), 0)
+    run = ChimeraTraining(target, answered(), 96, recipe(steps=steps, batch=3, regression=0.7, cross_entropy=0.3), 0)
     run.head.load_state_dict(noisy("llama").state_dict())
     expected, places = [0.0] * steps, 0
     for one in answered():

@@ -23,7 +23,7 @@ from specbench.training.recipe import load_recipe
 from specbench_extras.chimera import chimera
 from specbench_extras.chimera import released as released_chimera
 from specbench_extras.chimera import train as trainer
-from specbench_extras.chimera.fit import Training
+from specbench_extras.chimera.fit import ChimeraTraining
 from specbench_extras.eagle.recipe import StateRecipe
 
 TEXT = [5, 17, 900, 33, 210, 8]
@@ -63,8 +63,8 @@ def test_a_stopped_training_goes_on_and_its_file_drafts_for_its_target(job, monk
     method, one = built(job().out, job().pair, total_tokens=8), answered()[1]
     assert decode(method, one.tokens[: one.prompt], 7)[0] == one.tokens[one.prompt :][:7]
     assert method.inputs() == head.hashes() and method.reach == 8 and method.lossless
-    monkeypatch.setattr(Training, "checkpoint_seconds", 0)
-    monkeypatch.setattr(Training, "learn", stopping(4, Training.learn))
+    monkeypatch.setattr(ChimeraTraining, "checkpoint_seconds", 0)
+    monkeypatch.setattr(ChimeraTraining, "learn", stopping(4, ChimeraTraining.learn))
     with pytest.raises(KeyboardInterrupt):
         trainer.train(job("again.safetensors"))
     trainer.train(job("again.safetensors"))
@@ -79,7 +79,7 @@ def test_what_cannot_be_trained_is_refused(job, monkeypatch):
     ):
         with one_line_error(words):
             trainer.train(job(**wrong))
-    monkeypatch.setattr(Training, "learn", lambda self, batch: math.nan)
+    monkeypatch.setattr(ChimeraTraining, "learn", lambda self, batch: math.nan)
     with one_line_error("the loss is nan at step 0; try a smaller learning_rate"):
         trainer.train(job())
 
@@ -89,7 +89,7 @@ def test_a_head_learns_documents_by_heart_and_nothing_of_the_target_changes(tmp_
     before = {name: tensor.clone() for name, tensor in target().state_dict().items()}
     facts = {"epochs": 40, "batch": 3, "learning_rate": 0.01, "warmup": 0, "steps": 3, "autocast": False}
     recipe = StateRecipe(**{**load_recipe("chimera", []).values, **facts})
-    run = Training(target(), answered(), 96, recipe, 0)
+    run = ChimeraTraining(target(), answered(), 96, recipe, 0)
     start = run.agreement(answered())
     run.run(tmp_path / "c", {})
     assert max(start) < 0.4 and min(run.agreement(answered())) >= 0.8

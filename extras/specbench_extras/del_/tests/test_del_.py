@@ -42,7 +42,7 @@ from specbench_extras.del_.del_ import (
     until_wrong,
 )
 from specbench_extras.del_.recipe import DelRecipe
-from specbench_extras.kangaroo.train import Training, first_adapter
+from specbench_extras.kangaroo.train import AdapterTraining, first_adapter
 
 ALPHA = 1e-4  # of a right rule being refused; a wrong one must fall below it
 SHIPPED = config.load_method("del").values
@@ -134,7 +134,7 @@ def trained(architecture: str, epochs: int = 30):
     prompt, text = lively(deep(architecture), 12, 30)
     changes = {"every": 1, "epochs": epochs, "batch": 1, "learning_rate": 0.02, "warmup": 0.0}
     recipe = DelRecipe(**{**load_recipe("del", []).values, **changes})
-    run = Training(deep(architecture), [Answered("one", prompt + text, len(prompt))], recipe, 0)
+    run = AdapterTraining(deep(architecture), [Answered("one", prompt + text, len(prompt))], recipe, 0)
     while not run.done:
         run.learn(run.answered)
         run.step += 1

@@ -30,7 +30,7 @@ from specbench_extras.deer.recipe import TextBlockRecipe
 from specbench_extras.deer.train import TwoStages
 from specbench_extras.dflash import fit, outputs
 from specbench_extras.dflash import train as dflash
-from specbench_extras.dflash.fit import Training, new_head, pack, weights_of
+from specbench_extras.dflash.fit import SlotTraining, new_head, pack, weights_of
 from specbench_extras.dflash.recipe import BlockRecipe
 
 KINDS = ("dflash", "dflare", "deer")
@@ -58,7 +58,7 @@ def test_anchors_are_different_places_of_the_answers():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_packed_block_equals_one_alone(kind):
     """At each anchor, what the head says of the text up to there alone."""
-    run = Training(target(), answered(), 96, recipe_of(kind, block=4), 0, kind)
+    run = SlotTraining(target(), answered(), 96, recipe_of(kind, block=4), 0, kind)
     model = apart(stirred(run.head))
     block = blocks(answered(), target().device)[0]
     packed = pack(answered(), 4, 6, random.Random(0), target().device)
@@ -99,7 +99,7 @@ def test_a_loss_by_hand(monkeypatch):
         ),
     }
     for loss, (losses, right) in expected.items():
-        run = Training(target(), [document], 3, recipe(block=3, loss=loss, decay=2.0), 0)
+        run = SlotTraining(target(), [document], 3, recipe(block=3, loss=loss, decay=2.0), 0)
         monkeypatch.setattr(run, "taught", lambda *_: (None, taught))
         monkeypatch.setattr(fit, "fill", lambda *_: logits)
         (block,) = blocks([document], target().device)
@@ -114,7 +114,7 @@ def test_a_loss_by_hand(monkeypatch):
 def test_micro_batches_do_not_matter(monkeypatch, loss):
     def gradients(size):
         monkeypatch.setattr(data, "MICRO_TOKENS", size)
-        run = Training(target(), answered(), 96, recipe(block=3, loss=loss, anchors=50, clip=1e9), 0)
+        run = SlotTraining(target(), answered(), 96, recipe(block=3, loss=loss, anchors=50, clip=1e9), 0)
         kept = {}
         run.optimizer.step = lambda: kept.update({n: p.grad.clone() for n, p in run.head.named_parameters()})
         return float(run.learn(answered())), kept
@@ -127,7 +127,7 @@ def test_micro_batches_do_not_matter(monkeypatch, loss):
 
 def test_the_target_reads_a_document_once(monkeypatch):
     """And each by itself: what is kept is what it says without padding. A training that may keep little is the same."""
-    run = Training(target(), answered(), 96, recipe(block=4), 0)
+    run = SlotTraining(target(), answered(), 96, recipe(block=4), 0)
     read, forward = [], target().forward
 
     def counted(tokens, **named):
@@ -138,7 +138,7 @@ def test_the_target_reads_a_document_once(monkeypatch):
     first, again = (run.agreement(answered()) for _ in range(2))
     assert sorted(read) == sorted([document.tokens] for document in answered())
     monkeypatch.setattr(outputs, "MOST_BYTES", 0)
-    poor = Training(target(), answered(), 96, recipe(block=4), 0)
+    poor = SlotTraining(target(), answered(), 96, recipe(block=4), 0)
     assert first == again == poor.agreement(answered()) == poor.agreement(answered())
     assert len(read) == 3 * len(answered()) and not poor.outputs.kept
 
@@ -156,7 +156,7 @@ def test_the_slots_of_deer_weigh_the_same_at_first():
 @pytest.mark.long
 def test_a_head_learns_its_documents_by_heart_and_nothing_of_the_target_changes(tmp_path):
     before = {name: tensor.clone() for name, tensor in target().state_dict().items()}
-    run = Training(target(), answered(), 96, recipe(block=4, epochs=50, batch=3), 0)
+    run = SlotTraining(target(), answered(), 96, recipe(block=4, epochs=50, batch=3), 0)
     start = run.agreement(answered())
     run.run(tmp_path / "c", {})
     end = run.agreement(answered())
@@ -212,7 +212,7 @@ def test_a_trained_file_drafts_for_its_target(job, capsys, kind):
 
 
 def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
-    goes_on(dflash.train, Training, job, monkeypatch)
+    goes_on(dflash.train, SlotTraining, job, monkeypatch)
     dflash.train(job("other.safetensors", seed=1))
     assert job("other.safetensors").out.read_bytes() != job("whole.safetensors").out.read_bytes()
 
@@ -222,13 +222,13 @@ def test_a_training_goes_on_from_an_earlier_head(job, monkeypatch):
     first = job("first.safetensors")
     dflash.train(first)
     earlier = read_head(first.out, "dflash", first.pair, None)
-    begun, learn = [], Training.learn
+    begun, learn = [], SlotTraining.learn
 
     def spied(self, batch):
         begun.append({name: tensor.clone() for name, tensor in self.head.state_dict().items()})
         return learn(self, batch)
 
-    monkeypatch.setattr(Training, "learn", spied)
+    monkeypatch.setattr(SlotTraining, "learn", spied)
     dflash.train(replace(job("second.safetensors"), warm_up=first.out))
     assert all(torch.equal(begun[0][name].cpu(), tensor) for name, tensor in earlier.tensors.items())
     second = read_head(job("second.safetensors").out, "dflash", first.pair, None)

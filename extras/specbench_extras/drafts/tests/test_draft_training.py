@@ -26,7 +26,7 @@ from specbench.training.train import Job
 from specbench_extras.drafts import data
 from specbench_extras.drafts import train as draft_training
 from specbench_extras.drafts.data import Lesson, Teacher, packed
-from specbench_extras.drafts.fit import Training, held_lessons, learner
+from specbench_extras.drafts.fit import DraftTraining, held_lessons, learner
 from specbench_extras.drafts.recipe import DraftRecipe
 from specbench_extras.drafts.train import PRESETS
 
@@ -214,11 +214,11 @@ def test_lessons_are_packed_with_their_places(monkeypatch):
 # Learning
 
 
-def training(seed=0, **changes) -> Training:
+def training(seed=0, **changes) -> DraftTraining:
     answers = {name: [tokens] for name, tokens in greedy("target").items()}
     learned, held = documents()[:4], documents()[4:]
     made = recipe(temperatures=[0], **changes)
-    return Training(pair(), learned, answers, held_lessons(held, answers, 64), made, seed)
+    return DraftTraining(pair(), learned, answers, held_lessons(held, answers, 64), made, seed)
 
 
 def test_the_parts_of_a_split_loss_are_means_of_their_own():
@@ -375,8 +375,8 @@ def test_every_preset_writes_a_folder_that_is_a_draft(job, preset, capsys):
 
 def test_a_stopped_training_goes_on_and_gives_the_same_weights(job, monkeypatch):
     draft_training.train(job("whole"))
-    monkeypatch.setattr(Training, "checkpoint_seconds", 0)
-    monkeypatch.setattr(Training, "learn", stopping(4, Training.learn))
+    monkeypatch.setattr(DraftTraining, "checkpoint_seconds", 0)
+    monkeypatch.setattr(DraftTraining, "learn", stopping(4, DraftTraining.learn))
     with pytest.raises(KeyboardInterrupt):
         draft_training.train(job("stopped"))
     assert not job("stopped").out.exists()
@@ -411,14 +411,14 @@ def test_a_draft_of_another_tokenizer_is_refused(job, monkeypatch):
 
 
 def test_a_loss_that_is_not_a_number_stops_and_keeps_the_last_good_checkpoint(job, monkeypatch):
-    monkeypatch.setattr(Training, "checkpoint_seconds", 0)
-    real, calls = Training.loss, []
+    monkeypatch.setattr(DraftTraining, "checkpoint_seconds", 0)
+    real, calls = DraftTraining.loss, []
 
     def broken(self, *given):
         calls.append(given)
         return real(self, *given) * (math.nan if self.step == 2 else 1.0)
 
-    monkeypatch.setattr(Training, "loss", broken)
+    monkeypatch.setattr(DraftTraining, "loss", broken)
     made = job()
     with pytest.raises(UserError) as caught:
         draft_training.train(made)
@@ -446,7 +446,7 @@ def full_cpu(*_):
 
 @pytest.mark.parametrize("full", (full_gpu, full_cpu))
 def test_out_of_memory_says_what_to_lower(job, monkeypatch, full):
-    monkeypatch.setattr(Training, "loss", full)
+    monkeypatch.setattr(DraftTraining, "loss", full)
     with pytest.raises(
         UserError, match="out of memory at step 0; lower batch or length, or set gradient_checkpointing"
     ):

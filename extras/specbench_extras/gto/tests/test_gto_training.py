@@ -28,7 +28,7 @@ from specbench.training.heads import to_learn
 from specbench.training.recipe import load_recipe, recipes
 from specbench_extras.gto import fit, reward
 from specbench_extras.gto import train as gto
-from specbench_extras.gto.fit import Training, branch_chances, first_places
+from specbench_extras.gto.fit import GroupTraining, branch_chances, first_places
 from specbench_extras.gto.recipe import GroupRecipe
 from specbench_extras.gto.trees import Judged
 
@@ -100,9 +100,9 @@ def begun(epochs: int = 12, ids=None) -> EagleHead:
     return to_learn(copy.deepcopy(made, {id(m): m for m in made.borrowed}), made.state_dict())
 
 
-def training(head=None, some=None, **changes) -> Training:
+def training(head=None, some=None, **changes) -> GroupTraining:
     recipe = GroupRecipe(**{**load_recipe("eagle3-gto", []).values, **QUICK, **changes})
-    return Training(models(), head or begun(), list(texts() if some is None else some), recipe, 0)
+    return GroupTraining(models(), head or begun(), list(texts() if some is None else some), recipe, 0)
 
 
 def naive_tree(head: EagleHead, tokens: list[int], seen: torch.Tensor, recipe: GroupRecipe):
@@ -242,7 +242,7 @@ def test_a_step_is_the_loss_of_tokens_and_the_weighted_mean_over_the_places_of_a
     batch = list(texts())
     value = run.learn(batch)
     run.head.zero_grad()
-    tokens = float(fit.fit.Training.backward(run, batch))
+    tokens = float(fit.fit.Eagle3Training.backward(run, batch))
     drawn = [run.places(text, 0) for text in batch]
     trees = sum(run.tree_loss(text, places) for text, places in zip(batch, drawn, strict=True))
     (0.5 * trees / sum(map(len, drawn))).backward()
@@ -288,7 +288,7 @@ def job(tmp_path, monkeypatch):
 
 
 def test_a_stopped_training_goes_on_and_gives_the_same_file_which_drafts(job, monkeypatch, capsys):
-    goes_on(gto.train, Training, job, monkeypatch)
+    goes_on(gto.train, GroupTraining, job, monkeypatch)
     out = job("whole.safetensors").out
     head, first = (read_head(path, "eagle3", models(), method.SHAPES) for path in (out, job().warm_up))
     assert head.trained["warm_up"] == first.hashes()["head"] != head.hashes()["head"]

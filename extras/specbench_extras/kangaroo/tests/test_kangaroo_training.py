@@ -25,7 +25,7 @@ from specbench.training.answered import Answered, blocks
 from specbench.training.recipe import load_recipe, recipes
 from specbench_extras.kangaroo import train as kangaroo
 from specbench_extras.kangaroo.recipe import KangarooRecipe
-from specbench_extras.kangaroo.train import Training, first_adapter, fit
+from specbench_extras.kangaroo.train import AdapterTraining, first_adapter, fit
 
 
 def recipe(**changes) -> KangarooRecipe:
@@ -72,7 +72,7 @@ def test_the_loss_is_that_of_plain_forwards():
 @pytest.mark.long
 def test_an_adapter_learns_its_documents_by_heart_and_nothing_of_the_target_changes(tmp_path):
     before = {name: tensor.clone() for name, tensor in target().state_dict().items()}
-    run = Training(target(), answered(), recipe(epochs=60, batch=3), 0)
+    run = AdapterTraining(target(), answered(), recipe(epochs=60, batch=3), 0)
     (start,) = run.agreements(answered())
     run.run(tmp_path / "c", {})
     assert start < 0.4 and run.agreements(answered())[0] >= 0.8
@@ -106,8 +106,8 @@ def test_a_stopped_training_goes_on_and_its_file_drafts_for_its_target(job, monk
     one = answered()[1]
     assert decode(built, one.tokens[: one.prompt], 7)[0] == one.tokens[one.prompt :]
     assert built.inputs() == head.hashes() and built.reach == 7
-    monkeypatch.setattr(Training, "checkpoint_seconds", 0)
-    monkeypatch.setattr(Training, "learn", stopping(4, Training.learn))
+    monkeypatch.setattr(AdapterTraining, "checkpoint_seconds", 0)
+    monkeypatch.setattr(AdapterTraining, "learn", stopping(4, AdapterTraining.learn))
     with pytest.raises(KeyboardInterrupt):
         kangaroo.train(job("again.safetensors"))
     kangaroo.train(job("again.safetensors"))
@@ -122,7 +122,7 @@ def test_what_cannot_be_trained_is_refused(job, monkeypatch):
     ):
         with one_line_error(words):
             kangaroo.train(job(**wrong))
-    monkeypatch.setattr(Training, "learn", lambda self, batch: math.nan)
+    monkeypatch.setattr(AdapterTraining, "learn", lambda self, batch: math.nan)
     with one_line_error("the loss is nan at step 0; try a smaller learning_rate"):
         kangaroo.train(job())
 

@@ -24,7 +24,7 @@ from specbench.training.answered import Answered, blocks
 from specbench.training.recipe import load_recipe, recipes
 from specbench_extras.medusa import hydra as hydra_training
 from specbench_extras.medusa import train as medusa_training
-from specbench_extras.medusa.fit import Training, first_heads, read
+from specbench_extras.medusa.fit import DraftHeadsTraining, first_heads, read
 from specbench_extras.medusa.recipe import DraftHeadsRecipe
 
 KINDS = ("medusa", "hydra")
@@ -57,7 +57,9 @@ def weights_of(model):
 
 
 def noisy(kind, **changes):
-    training = Training(TRAINER[kind].new_heads, target(), answered(), 96, recipe(kind, batch=3, **changes), 0)
+    training = DraftHeadsTraining(
+        TRAINER[kind].new_heads, target(), answered(), 96, recipe(kind, batch=3, **changes), 0
+    )
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in training.head.parameters():
@@ -127,7 +129,7 @@ def test_new_heads_say_about_what_the_target_says_next(kind, output):
 @pytest.mark.parametrize("kind", KINDS)
 def test_heads_learn_their_documents_by_heart_and_nothing_of_the_target_changes(tmp_path, kind):
     before = {name: tensor.clone() for name, tensor in target().state_dict().items()}
-    run = Training(TRAINER[kind].new_heads, target(), answered(), 96, recipe(kind, epochs=60, batch=3), 0)
+    run = DraftHeadsTraining(TRAINER[kind].new_heads, target(), answered(), 96, recipe(kind, epochs=60, batch=3), 0)
     start = run.accuracies(answered())
     run.run(tmp_path / "c", {})
     assert start[0][0] < 0.4 and all(row[0] >= 0.8 for row in run.accuracies(answered()))
@@ -161,8 +163,8 @@ def test_a_stopped_training_goes_on_and_its_file_drafts_for_its_target(job, monk
     one = answered()[1]
     assert decode(built, one.tokens[: one.prompt], 7)[0] == one.tokens[one.prompt :]
     assert built.inputs() == head.hashes() and built.reach <= 7
-    monkeypatch.setattr(Training, "checkpoint_seconds", 0)
-    monkeypatch.setattr(Training, "learn", stopping(4, Training.learn))
+    monkeypatch.setattr(DraftHeadsTraining, "checkpoint_seconds", 0)
+    monkeypatch.setattr(DraftHeadsTraining, "learn", stopping(4, DraftHeadsTraining.learn))
     with pytest.raises(KeyboardInterrupt):
         TRAINER[kind].train(job(kind, "again.safetensors"))
     TRAINER[kind].train(job(kind, "again.safetensors"))
@@ -177,7 +179,7 @@ def test_what_cannot_be_trained_is_refused(job, monkeypatch):
     ):
         with one_line_error(words):
             medusa_training.train(job("medusa", **wrong))
-    monkeypatch.setattr(Training, "learn", lambda self, batch: math.nan)
+    monkeypatch.setattr(DraftHeadsTraining, "learn", lambda self, batch: math.nan)
     with one_line_error("the loss is nan at step 0; try a smaller learning_rate"):
         medusa_training.train(job("medusa"))
 

@@ -23,7 +23,7 @@ from specbench.training.heads import to_learn
 from specbench.training.recipe import load_recipe, recipes
 from specbench.training.train import trainer
 from specbench_extras.opd import blocks, chain
-from specbench_extras.opd.fit import BlockTraining, ChainTraining, Training, sides
+from specbench_extras.opd.fit import BlockTraining, ChainTraining, ReplayTraining, sides
 from specbench_extras.opd.recipe import ChainReplayRecipe, ReplayRecipe
 from specbench_extras.opd.replay import Replay
 
@@ -51,7 +51,7 @@ def begun(kind: str):
     return to_learn(copy.deepcopy(made), made.state_dict())
 
 
-def training(kind: str, some=None, **changes) -> Training:
+def training(kind: str, some=None, **changes) -> ReplayTraining:
     values = {**load_recipe(f"{kind}-draft-opd", []).values, **QUICK, **changes}
     some = documents() if some is None else some
     if kind == "dflash":
@@ -112,7 +112,7 @@ def test_states_are_the_targets_over_the_whole_text():
     assert torch.allclose(one.states.cpu(), expected, atol=1e-4)
 
 
-def stale(learned: Training) -> None:
+def stale(learned: ReplayTraining) -> None:
     """Decode only once, in the first step: a defect."""
     first = learned.replays(learned.documents)
     learned.replays = lambda batch: first
@@ -122,7 +122,7 @@ def stale(learned: Training) -> None:
 def test_every_step_learns_from_drafts_of_the_weights_as_they_are_then(kind, monkeypatch):
     """The head chooses the drafted tokens again when it replays them; a training on stale drafts is found out."""
     differing = []
-    real = Training.loss
+    real = ReplayTraining.loss
 
     def checked(self, made, counts):
         with torch.no_grad():
@@ -130,7 +130,7 @@ def test_every_step_learns_from_drafts_of_the_weights_as_they_are_then(kind, mon
         differing.append(int((self.head.ids[chosen] if kind == "eagle3" else chosen).ne(made.drafted).sum()))
         return real(self, made, counts)
 
-    monkeypatch.setattr(Training, "loss", checked)
+    monkeypatch.setattr(ReplayTraining, "loss", checked)
     for defect, wrong in ((None, False), (stale, True)):
         run = training(kind, documents()[:2], batch=2)
         if defect:
@@ -207,7 +207,7 @@ def test_gradients_of_a_step_are_those_of_both_means_over_all_of_its_documents(k
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_drafts_longer_for_its_documents_and_the_target_stays(kind, tmp_path):
     before = {name: tensor.clone() for name, tensor in models().models["target"].state_dict().items()}
-    some, losses, learn = documents(3), [], Training.learn
+    some, losses, learn = documents(3), [], ReplayTraining.learn
     run = training(kind, some, epochs=30, batch=3)
     run.learn = lambda batch: losses.append(learn(run, batch)) or losses[-1]
     first = run.tokens_a_round(some)
@@ -256,7 +256,7 @@ def test_a_trained_file_says_what_it_began_as_and_drafts(job, kind, capsys):
 
 
 def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
-    goes_on(blocks.train, Training, job, monkeypatch)
+    goes_on(blocks.train, ReplayTraining, job, monkeypatch)
 
 
 def test_what_cannot_be_trained_is_refused(job, monkeypatch):

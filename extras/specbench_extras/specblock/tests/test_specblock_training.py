@@ -22,7 +22,7 @@ from specbench.training.documents import Document
 from specbench.training.recipe import load_recipe, recipes
 from specbench_extras.specblock import specblock as method
 from specbench_extras.specblock import train as specblock
-from specbench_extras.specblock.fit import Training, new_head
+from specbench_extras.specblock.fit import RankBlockTraining, new_head
 from specbench_extras.specblock.losses import distance, draft_losses, rank_classes, rank_loss, valid_prefix
 from specbench_extras.specblock.recipe import RankBlockRecipe
 
@@ -32,9 +32,9 @@ def target():
     return pair("llama")[0]
 
 
-def begun(ids, **changes) -> Training:
+def begun(ids, **changes) -> RankBlockTraining:
     facts = recipe(**changes)
-    return Training(target(), new_head(target(), ids, facts, 0), answered(), 96, facts, 0)
+    return RankBlockTraining(target(), new_head(target(), ids, facts, 0), answered(), 96, facts, 0)
 
 
 def test_every_block_that_is_unrolled_equals_one_alone():
@@ -147,7 +147,7 @@ def test_the_rank_head_teaches_nothing_else():
 def test_blocks_are_cut_at_random_slots(monkeypatch):
     seen = []
     monkeypatch.setattr(
-        Training, "loss", lambda self, block, some, cuts: seen.append(cuts) or self.head.norm.weight.sum()
+        RankBlockTraining, "loss", lambda self, block, some, cuts: seen.append(cuts) or self.head.norm.weight.sum()
     )
     run = begun(SOME, blocks=4, epochs=20)
     for run.step in range(60):
@@ -208,7 +208,7 @@ def test_a_trained_file_drafts_for_its_target(job, capsys):
 
 
 def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
-    goes_on(specblock.train, Training, job, monkeypatch)
+    goes_on(specblock.train, RankBlockTraining, job, monkeypatch)
     specblock.train(job("other.safetensors", seed=1))
     assert job("other.safetensors").out.read_bytes() != job("whole.safetensors").out.read_bytes()
 
@@ -218,13 +218,13 @@ def test_a_training_goes_on_from_an_earlier_head(job, monkeypatch):
     first = job("first.safetensors")
     specblock.train(first)
     earlier = read_head(first.out, "specblock", first.pair, None)
-    seen, learn = [], Training.learn
+    seen, learn = [], RankBlockTraining.learn
 
     def spied(self, batch):
         seen.append({name: tensor.clone() for name, tensor in self.head.state_dict().items()})
         return learn(self, batch)
 
-    monkeypatch.setattr(Training, "learn", spied)
+    monkeypatch.setattr(RankBlockTraining, "learn", spied)
     specblock.train(replace(job("second.safetensors", draft_vocabulary=70), warm_up=first.out))
     assert all(torch.equal(tensor.cpu(), earlier.tensors[name]) for name, tensor in seen[0].items())
     second = read_head(job("second.safetensors").out, "specblock", first.pair, None)

@@ -11,7 +11,7 @@ from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import Head
 from specbench.training.answered import Answered
 from specbench.training.recipe import load_recipe
-from specbench_extras.specblock.fit import Training, new_head
+from specbench_extras.specblock.fit import RankBlockTraining, new_head
 from specbench_extras.specblock.rank_block_head import RankBlockHead
 from specbench_extras.specblock.recipe import RankBlockRecipe
 from specbench_extras.specblock.specblock import rank_block_head
@@ -57,7 +57,7 @@ def trained(architecture: str, epochs: int) -> RankBlockHead:
     target = pair(architecture)[0]
     document = Answered("one", prompt + text, len(prompt))
     facts = recipe(epochs=epochs)
-    run = Training(target, new_head(target, range(96), facts, 0), [document], 96, facts, 0)
+    run = RankBlockTraining(target, new_head(target, range(96), facts, 0), [document], 96, facts, 0)
     while run.step < run.steps:
         run.learn(run.answered)
         run.step += 1
