@@ -101,7 +101,7 @@ def fit(
     facts: Mapping[str, Any],
     advance: Advance,
 ) -> Fitted:
-    """Train a head on `learned`, choose its epoch by `held`; other arguments and errors as in `AcceptanceTraining.run`."""
+    """Train a head on `learned`, choose its epoch by `held`; the others, and errors, as of `AcceptanceTraining`."""
     training = AcceptanceTraining(learned, held, recipe, seed, device)
     training.run(checkpoint, facts, advance)
     return Fitted(training.best, training.epochs)
