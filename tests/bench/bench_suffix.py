@@ -16,7 +16,8 @@ from specbench.config import load_pair as read_pair
 from specbench.engine.clock import now
 from specbench.engine.models.pair import load_pair
 from specbench.engine.types import Sampling
-from specbench.methods.lookup import pld, sam, suffix
+from specbench.methods.lookup import pld, suffix
+from specbench_extras.sam import sam
 
 CONTEXTS = (1_000, 8_000)
 ROUNDS, STEP, TIMES = 300, 3, 5

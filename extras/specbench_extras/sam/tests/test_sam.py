@@ -12,8 +12,8 @@ from refusals import one_line_error
 
 from specbench import config
 from specbench.engine.types import Sampling
-from specbench.methods.lookup import sam
-from specbench.methods.lookup.sam import Sam, SamDrafter, Settings, drafter
+from specbench_extras.sam import sam
+from specbench_extras.sam.sam import Sam, SamDrafter, Settings, drafter
 
 SHIPPED = config.load_method("sam").values
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it

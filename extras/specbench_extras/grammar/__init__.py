@@ -1,0 +1,1 @@
+"""Drafts of what a constraint forces."""

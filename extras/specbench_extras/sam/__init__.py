@@ -1,0 +1,1 @@
+"""SAM-Decoding: the longest suffix of the text that occurred before, by a suffix automaton."""
