@@ -22,8 +22,15 @@ def entries(group: Group) -> dict[str, EntryPoint]:
 
 @cache
 def _entries(group: Group, path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    found = _installed(path).select(group=f"specbench.{group}")
+    named = _installed(path).select(group=f"specbench.{group}")
+    found = [entry for entry in named if _is_there(entry.module.partition(".")[0], path)]
     return {entry.name: entry for entry in sorted(found, key=lambda entry: (of_extras(entry), entry.name))}
+
+
+@cache
+def _is_there(package: str, path: tuple[str, ...]) -> bool:
+    """False if a package is gone, and only its entry points are left."""
+    return find_spec(package) is not None
 
 
 @cache  # it takes some 10 ms
