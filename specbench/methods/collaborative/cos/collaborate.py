@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specbench.engine.accept import on_host_together
 from specbench.engine.sampling import pick
 from specbench.engine.session import Session
 from specbench.engine.types import Combination, Sampling, Verdict
@@ -100,11 +101,7 @@ class Collaboration:
             u = torch.rand(count, generator=self.rng, device=r.device, dtype=r.dtype)
             columns = [u * q_drafted < r_drafted, both.sum(-1), q_drafted]
             ratios = r_drafted / highest
-        # One copy to the host; ids are exact in float64.
-        host = torch.cat([x.double() for x in (tokens, emit, targets, ratios, *columns)]).tolist()
-        drafted, host = [int(x) for x in host[: self.pending]], host[self.pending :]
-        emitted, host = [int(x) for x in host[: len(emit)]], host[len(emit) :]
-        preferred, ratio, passed, *others = (host[i : i + count] for i in range(0, len(host), count))
+        drafted, emitted, preferred, ratio, passed, *others = on_host_together(tokens, emit, targets, ratios, *columns)
 
         accepted = next((i for i, passes in enumerate(passed) if not passes), count)
         whole = accepted == count == len(emitted)  # no token is emitted, and later pending tokens stay pending
@@ -114,7 +111,7 @@ class Collaboration:
             path=tuple(range(accepted)),
             token=None if whole else emitted[accepted],
             drafted=drafted[:judged],
-            targets=[int(x) for x in preferred] + [-1] * unscored,
+            targets=preferred + [-1] * unscored,
             ratios=ratio + [math.nan] * unscored,
             overlaps=others[0] + [math.nan] * unscored if others else None,
             confidences=others[1] + [math.nan] * unscored if others else None,
