@@ -10,6 +10,9 @@ from made_runs import large
 from screens import output, refusal
 
 from specbench import config
+from specbench.config import UserError
+from specbench.results.importers import import_files, tools
+from specbench.results.stored import StoredRun
 
 METHOD = """
 from specbench.config import Settings as Base
@@ -47,11 +50,30 @@ def texts(run: Run, most: Annotated[int, Option(help="how many")] = 3, format: P
     show(Finding("texts", sheets=[Sheet(["most"], [[str(most)]], align="r")]), format)
 
 
+def greet(name: Annotated[str, Option(help="whom to greet")] = "all") -> None:
+    \"\"\"Greet somebody.
+
+    `specbench greet --name you`
+    \"\"\"
+    print(f"hello {name}")
+
+
 def grade(run, judge, tasks, device, dtype):
     return Finding("grades", sheets=[Sheet(["judge"], [[judge]], align="l")])
 """
+FIGURES = """
+from specbench.results.importers.foreign import Figures
+
+
+def read(path):
+    figures = Figures(path, "0" * 64, path.stem)
+    for number, count in enumerate(path.read_text().split()):
+        figures.add("theirs", number, 0, {"new_tokens": int(count), "wall_seconds": 0.5}, [])
+    return [figures]
+"""
 FILES = {
     "method.py": METHOD,
+    "figures.py": FIGURES,
     "train.py": TRAIN,
     "heads.py": HEADS,
     "commands.py": COMMANDS,
@@ -66,6 +88,9 @@ theirs = their_package.method
 theirs = their_package.train
 [specbench.importers]
 their-head = their_package.heads
+their-tool = their_package.figures
+[specbench.commands]
+greet = their_package.commands:greet
 [specbench.analyses]
 texts = their_package.commands:texts
 [specbench.judges]
@@ -127,6 +152,34 @@ def test_an_importer(package):
     words = ("import", "their-head", "checkpoint", "--pair", "pocket", "--out", "head.txt")
     subprocess.run([sys.executable, "-m", "specbench.cli", *words], env={**os.environ, "PYTHONPATH": path}, check=True)
     assert Path("head.txt").read_text() == "their of checkpoint for pocket"
+
+
+def test_figures_of_another_tool(package):
+    Path("theirs.txt").write_text("4 8")
+    run = import_files("their-tool", [Path("theirs.txt")], out=Path("run"))
+    assert StoredRun(run).samples().new_tokens.tolist() == [4, 8]
+    with pytest.raises(UserError, match="--before is for vllm; their-tool has no scrapes"):
+        import_files("their-tool", [Path("theirs.txt")], before=Path("theirs.txt"))
+
+
+def test_a_command_of_its_own(package):
+    assert "greet" in output("--help") and imported() == set()
+    assert output("greet", "--name", "you") == "hello you\n"
+    assert "whom to greet" in output("greet", "--help")
+
+
+def test_what_is_gone_is_not_found(package):
+    """An environment may hold the entry points of a package whose files are on no path."""
+    for path in (package / "their_package").rglob("*.py"):
+        path.unlink()
+    for path in sorted((package / "their_package").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (package / "their_package").rmdir()
+    sys.path.append("elsewhere")
+    try:
+        assert "their-tool" not in tools() and "greet" not in output("--help")
+    finally:
+        sys.path.remove("elsewhere")
 
 
 def test_an_analysis_with_options(package):

@@ -15,7 +15,7 @@ from watched import Told
 from specbench import config
 from specbench.base import files
 from specbench.cli import lm_eval_model
-from specbench.config import UserError
+from specbench.config import UserError, plugins
 from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.static import STATIC, Static
@@ -320,3 +320,9 @@ QUESTION = (
     "Question: Tom has 14 red marbles and 9 blue marbles. He gives 5 marbles to a friend and then buys 8 more. "
     "How many marbles does Tom have now?\nAnswer:"
 )
+
+
+def test_a_runtime_whose_package_is_not_there_is_refused_in_one_line(pocket, monkeypatch):
+    monkeypatch.setattr(plugins, "entries", lambda group: {})
+    with pytest.raises(Unsupported, match="the openvino runtime is in the package specbench-extras: install it"):
+        choose.runtime("openvino", pocket)
