@@ -104,7 +104,7 @@ def recorded_answers(path: Path, pair: Pair) -> Iterator[tuple[Request, str, str
     chat = chat_of(pair) if pair.tokenizer.chat_template else None
     file = PromptFile(path, tasks, None, dict.fromkeys(tasks, NEW_TOKENS), chat, recorded=True)
     for request, (name, _, turn) in zip(file.requests(), file.places(), strict=True):
-        yield request, file.recorded(request), str(name), turn
+        yield request, file.recorded(request), str(name), int(turn)
 
 
 def _choice(plan: Plan, line: TaskLine) -> TaskChoice:
