@@ -70,7 +70,7 @@ UPWARDS = {
     "results/records.py": "from specbench.measure import loop",
     "analysis/metrics.py": "from specbench.tasks import harness",
     "report/words.py": "from specbench.papers import published",
-    "studies/audit.py": "from specbench.training import judge",
+    "studies/audit.py": "from specbench.training import heads",
     "cli/score.py": "from specbench_extras.mt_judge import score",
 }
 

@@ -22,12 +22,13 @@ from specbench.measure.gate import admit, importing
 from specbench.measure.gpus import recorded
 from specbench.measure.prepare import decode_beginning, prepare, suppress_failures
 from specbench.measure.sample import Decoder, Rows, tell_worth, untimed
-from specbench.measure.spent import TOTAL, add_seconds, setup_seconds, since
+from specbench.measure.spent import add_seconds, setup_seconds, since
 from specbench.measure.work import Progress, Work, chunks, score, shuffled
 from specbench.plan import Plan
 from specbench.results.lock import claimed
 from specbench.results.recorder import Recorder
 from specbench.results.shard import Shard
+from specbench.results.spent import TOTAL
 from specbench.results.stored import StoredRun
 from specbench.tasks.harness import Request
 

@@ -9,16 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from specbench.base.folder import Member, member
-from specbench.base.untrusted import read_json
-from specbench.config import UserError
+from specbench.base.folder import member
 from specbench.engine.clock import now
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.states import counted
-
-FILE = "apart.json"
-PARTS = ("loading", "warm-up", "prefill", "decoding", "scoring")  # of `total`; the rest has no name
-TOTAL = "total"
+from specbench.results.spent import FILE, read_seconds
 
 
 class Spent(dict[str, float]):
@@ -61,13 +56,3 @@ def add_seconds(folder: Path, seconds: Mapping[str, float]) -> None:
     path = member(folder, FILE)
     earlier = read_seconds(path)
     path.folder.write_json(FILE, earlier | {what: earlier.get(what, 0.0) + more for what, more in seconds.items()})
-
-
-def read_seconds(path: Member) -> dict[str, float]:
-    """The seconds that a run keeps, by what they were spent on."""
-    try:
-        stored = read_json(path) if path.folder.has(path.name) else {}
-    except UserError:  # a damaged file is worth no more than the seconds in it
-        return {}
-    items = stored.items() if isinstance(stored, dict) else ()
-    return {what: seconds for what, seconds in items if isinstance(seconds, float)}

@@ -6,7 +6,7 @@ import pandas as pd
 
 from specbench.base.console import duration
 from specbench.base.folder import member
-from specbench.measure.spent import FILE, PARTS, TOTAL, read_seconds
+from specbench.results.spent import FILE, PARTS, TOTAL, read_seconds
 from specbench.results.stored import StoredRun
 
 
