@@ -7,7 +7,6 @@ from typing import Any
 from specbench.base.console import warn
 from specbench.base.untrusted import brief
 from specbench.config import SUITES, TaskLine, UserError
-from specbench.config.prompts import NEW_TOKENS, prompt_lines
 from specbench.engine.models.folders import model_folder
 from specbench.engine.models.pair import Pair
 from specbench.engine.prefix import shared_tokens
@@ -98,6 +97,7 @@ def recorded_answers(path: Path, pair: Pair) -> Iterator[tuple[Request, str, str
 
     Raises UserError for a file that cannot be read.
     """
+    from specbench.config.prompts import NEW_TOKENS, prompt_lines
     from specbench.tasks.prompts import PromptFile
 
     tasks = [line.task for line in prompt_lines(path, None, recorded=True)]
