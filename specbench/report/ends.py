@@ -52,4 +52,6 @@ def where_memory_went(run: StoredRun, summary: pd.DataFrame) -> str:
 
 def amount(size: float) -> str:
     """Bytes in words."""
+    if size < 1e6:
+        return f"{size / 1e3:.0f} kB"
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

@@ -15,7 +15,7 @@ from transformers import DynamicCache, PreTrainedModel
 from specbench.base.console import note
 from specbench.base.hashes import stable_seed
 from specbench.config import UserError, validated
-from specbench.engine.models.mtp import KIND, load_modules, new_modules
+from specbench.engine.models.mtp import KIND, NoModules, load_modules, new_modules
 from specbench.engine.session import LAST
 from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered, Block
@@ -105,11 +105,11 @@ def first_module(target: PreTrainedModel, vocabulary: int, seed: int) -> tuple[M
     """The module of the target's checkpoint, else a new one, on its device in float32; and which it is, in words.
 
     A new one begins with a layer of the target; what joins embedding and state is random (our inference). Raises
-    UserError for several modules, and for a target that none can be made for.
+    UserError for several modules, for a target that none can be made for, and for a checkpoint with a part of them.
     """
     try:
         model, begun = load_modules(target), "the checkpoint's module"
-    except UserError:  # it has none, or not all their weights
+    except NoModules:
         model, begun = new_modules(target), "a new module"
         joined = model.layers[0].eh_proj
         rng = torch.Generator().manual_seed(stable_seed(seed, "head"))

@@ -16,19 +16,19 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from operator import eq
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from benches import built, by_turns, decode
+from benches import Called, Generate, built, decode, race_calls
 from jinja2 import Template
 
 from specbench.base import environment
-from specbench.base.stats import Paired, speedup
 from specbench.base.untrusted import brief, read_mapping
 from specbench.config import SUITES, with_weights
 from specbench.config import load_pair as read_pair
@@ -37,7 +37,6 @@ from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.runtimes import choose
 
 NEW, TASKS, NGRAM, GUESSES = 64, ("reading", "summary", "editing"), 3, 8
-Generate = Callable[[list[int], int], list[int]]  # a prompt and how many tokens; the new tokens
 
 
 def main(
@@ -61,28 +60,18 @@ def main(
         except Exception as error:
             print(f"without {peer.__name__}: {' '.join(str(error).split())[:160]}")
     prompts = list(chats(pair, int(documents)))
-    seconds = {each: np.zeros(len(prompts)) for each in engines}
-    tokens, same = {each: np.zeros(len(prompts)) for each in engines}, dict.fromkeys(engines, 0)
     for generate in engines.values():
         generate(prompts[0], 4)
     gc.collect()
     gc.freeze()
-    for at, turn in enumerate(by_turns([*map(repr, engines)], len(prompts))):
-        by_name = dict(zip(map(repr, engines), engines, strict=True))
-        texts = {}
-        for each in (by_name[one] for one in turn):
-            first, _ = timed(engines[each], prompts[at], 1)
-            whole, texts[each] = timed(engines[each], prompts[at], NEW)
-            seconds[each][at], tokens[each][at] = whole - first, max(len(texts[each]) - 1, 1)
-        for each, text in texts.items():
-            same[each] += text == texts["vanilla", each[1]]
+    raced = race_calls(engines, prompts, NEW)
     rows = [
         {
             "method": method,
             "by": by,
-            "tokens_per_s": round(float(tokens[method, by].sum() / seconds[method, by].sum()), 1),
-            "over_llama_cpp": over(seconds, tokens, (method, by), ("vanilla", "llama.cpp")),
-            "as_its_own_vanilla": same[method, by],
+            "tokens_per_s": round(float(raced.tokens[method, by].sum() / raced.seconds[method, by].sum()), 1),
+            "over_llama_cpp": over(raced, (method, by), ("vanilla", "llama.cpp")),
+            "as_its_own_vanilla": sum(map(eq, raced.texts[method, by], raced.texts["vanilla", by])),
         }
         for method, by in engines
     ]
@@ -106,19 +95,10 @@ def main(
     return 0
 
 
-def over(seconds: Any, tokens: Any, mine: tuple[str, str], base: tuple[str, str]) -> list[float] | None:
+def over(raced: Called, mine: tuple[str, str], base: tuple[str, str]) -> list[float] | None:
     """Tokens a second over a base's, with a 95 % interval over prompts."""
-    if base not in seconds:
-        return None
-    one = speedup(Paired(seconds[base], tokens[base], seconds[mine], tokens[mine]))
+    one = raced.speedup(mine, base) if base in raced.texts else None
     return [round(value, 2) for value in (one.value, one.low, one.high)] if one else None
-
-
-def timed(generate: Generate, prompt: list[int], count: int) -> tuple[float, list[int]]:
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    began = clock()
-    text = generate(prompt, count)
-    return clock() - began, text
 
 
 def chats(pair: Pair, documents: int) -> Iterator[list[int]]:

@@ -1,9 +1,9 @@
 """What the scripts of `make bench` share: prompts, methods and texts of bundled pairs, turns by lot, clocks inside."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from time import perf_counter
+from time import perf_counter, process_time
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from specbench.methods import module
 from specbench_extras.bench.prompts import FAMILIES, bundled_prompts
 
 GREEDY = Sampling()
+Generate = Callable[[list[int], int], list[int]]  # a prompt and how many tokens; the new tokens
 
 
 def prompts(pair: Pair, documents: int) -> list[list[int]]:
@@ -109,6 +110,38 @@ def race(
             seconds[name][at] = texts[name][at].decode_seconds
             tokens[name][at] = len(texts[name][at].tokens) - prefill
     return Raced(seconds, tokens, texts)
+
+
+class Called(NamedTuple):
+    """Seconds and tokens of each prompt by engine, prefill left out, and all texts [prompt]."""
+
+    seconds: dict[Any, np.ndarray]
+    tokens: dict[Any, np.ndarray]
+    texts: dict[Any, list[list[int]]]
+
+    def speedup(self, mine: Any, base: Any) -> Interval | None:
+        """Tokens a second over a base's, with a 95 % interval over prompts."""
+        return speedup(Paired(self.seconds[base], self.tokens[base], self.seconds[mine], self.tokens[mine]))
+
+
+def race_calls(engines: Mapping[Any, Generate], prompts: list[list[int]], new: int) -> Called:
+    """Have every engine answer every prompt, by turns: of each, a text less a text of one token.
+
+    With one thread seconds are those of the processor, which other processes disturb less.
+    """
+    clock = process_time if torch.get_num_threads() == 1 else perf_counter
+    seconds, tokens = ({each: np.zeros(len(prompts)) for each in engines} for _ in range(2))
+    texts: dict[Any, list[list[int]]] = {each: [] for each in engines}
+    by_name = {repr(each): each for each in engines}
+    for at, turn in enumerate(by_turns(list(by_name), len(prompts))):
+        for each in (by_name[name] for name in turn):
+            began = clock()
+            engines[each](prompts[at], 1)
+            first = clock()
+            texts[each].append(engines[each](prompts[at], new))
+            seconds[each][at] = clock() - first - (first - began)
+            tokens[each][at] = max(len(texts[each][at]) - 1, 1)
+    return Called(seconds, tokens, texts)
 
 
 @contextmanager

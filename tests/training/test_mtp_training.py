@@ -11,7 +11,7 @@ from chains import Words
 from gates import decode, pair, with_settings
 from jobs import goes_on, job_of
 from refusals import one_line_error
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_heads import answered
 from transformers.cache_utils import MtpCache
 
@@ -163,6 +163,25 @@ def test_a_checkpoints_own_module_is_what_the_training_begins_with(tmp_path):
     checkpoints.save("glm4_moe", 2, tmp_path / "two")
     with one_line_error("has 2 modules, and one is trained"):
         first_module(checkpoints.load(tmp_path / "two"), VOCABULARY, 0)
+
+
+def test_only_a_checkpoint_without_modules_gets_a_new_one(tmp_path):
+    """One of which a part is there, one in fewer bits, and one whose modules nothing here computes are refused."""
+    checkpoints.save("glm4_moe", 1, tmp_path)
+    file = tmp_path / "model.safetensors"
+    whole, last = load_file(file), tiny.COMMON["num_hidden_layers"]
+    target = {name: tensor for name, tensor in whole.items() if f"layers.{last}." not in name}
+    save_file(target, file, {"format": "pt"})
+    assert first_module(checkpoints.load(tmp_path), VOCABULARY, 0)[1] == "a new module"
+    save_file({name: tensor for name, tensor in whole.items() if "hnorm" not in name}, file, {"format": "pt"})
+    model = checkpoints.load(tmp_path)
+    with one_line_error("it lacks layers.0.hnorm.weight"):
+        first_module(model, VOCABULARY, 0)
+    model.config.quantization_config = {"quant_method": "fp8"}
+    with one_line_error("in fewer bits", "load the checkpoint in bfloat16"):
+        first_module(model, VOCABULARY, 0)
+    with one_line_error("its module is two layers"):
+        first_module(tiny.model("nemotron_h"), VOCABULARY, 0)
 
 
 def test_files_and_targets_that_do_not_fit_are_one_line(job, monkeypatch, tmp_path):

@@ -9,10 +9,17 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from pocket import corpus
 from pocket.answers import answered
@@ -40,6 +47,7 @@ DRAFT_ALGEBRA_PLAN = Plan(steps=300, rate=2e-3, warmup=20, decay=0.9, distill=0.
 DRAFT_FORMATS_PLAN = Plan(steps=320, block=1024, rate=1.5e-3, warmup=20, decay=0.9, distill=0.7)
 ANSWER_TOKENS = 250_000  # the target's own answers, with their prompts
 WEIGHTS = SUITES / "pairs" / "weights"
+Model = TypeVar("Model", bound=PreTrainedModel)
 
 
 def model(shape: dict[str, int], tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
@@ -76,16 +84,17 @@ class Workshop:
     def stage(
         self,
         name: str,
-        start: LlamaForCausalLM,
+        start: Model,
         streams: Sequence[Stream],
         plan: Plan,
         teacher: PreTrainedModel | None = None,
-    ) -> LlamaForCausalLM:
+    ) -> Model:
         """Train on from a copy of `start`; a stage that an earlier call finished is read back."""
         folder = self.folder / name
         if not (folder / "final").exists():
             train(copy.deepcopy(start), streams, plan, folder, teacher)
-        return LlamaForCausalLM.from_pretrained(folder / "final").to(start.device).eval()
+        trained: Model = type(start).from_pretrained(folder / "final")
+        return trained.to(start.device).eval()
 
 
 def write_answers(
@@ -108,7 +117,7 @@ def write_answers(
 
 def pack(folder: Path, name: str, tokenizer: PreTrainedTokenizerFast) -> None:
     """Save a trained model, in bfloat16, and the tokenizer to the folder of bundled weights."""
-    final = LlamaForCausalLM.from_pretrained(folder / "final", dtype=torch.bfloat16)
+    final = AutoModelForCausalLM.from_pretrained(folder / "final", dtype=torch.bfloat16)
     final.save_pretrained(WEIGHTS / name)
     tokenizer.save_pretrained(WEIGHTS / name)
 

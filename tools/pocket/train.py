@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from pocket.muon import Muon
 from specbench.base import files
@@ -56,7 +56,7 @@ class Stream:
 
 
 def train(
-    model: LlamaForCausalLM, streams: Sequence[Stream], plan: Plan, folder: Path, teacher: PreTrainedModel | None = None
+    model: PreTrainedModel, streams: Sequence[Stream], plan: Plan, folder: Path, teacher: PreTrainedModel | None = None
 ) -> None:
     """Train `model` in place; checkpoints, a log and the final weights are written to `folder`.
 
@@ -98,7 +98,7 @@ def train(
 
 
 def _loss(
-    model: LlamaForCausalLM, teacher: PreTrainedModel | None, ids: Tensor, weights: Tensor, distill: float
+    model: PreTrainedModel, teacher: PreTrainedModel | None, ids: Tensor, weights: Tensor, distill: float
 ) -> Tensor:
     """The weighted sum of the losses at every position."""
     logits = model(ids[:, :-1], use_cache=False).logits.flatten(0, 1).float()
@@ -112,8 +112,8 @@ def _loss(
     return (losses * weights).sum()
 
 
-def _optimizers(model: LlamaForCausalLM, rate: float) -> list[torch.optim.Optimizer]:
-    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
+def _optimizers(model: PreTrainedModel, rate: float) -> list[torch.optim.Optimizer]:
+    matrices = [p for p in model.base_model.layers.parameters() if p.ndim == 2]
     matrix_ids = {id(p) for p in matrices}
     others = [p for p in model.parameters() if id(p) not in matrix_ids]
     return [
@@ -127,15 +127,13 @@ def _schedule(step: int, plan: Plan) -> float:
     return min(1.0, (step + 1) / plan.warmup, remaining)
 
 
-def _checkpoint(model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], step: int, folder: Path) -> None:
+def _checkpoint(model: PreTrainedModel, optimizers: list[torch.optim.Optimizer], step: int, folder: Path) -> None:
     state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "step": step}
     with files.whole(folder / "checkpoint.pt") as new:
         torch.save(state, new)
 
 
-def _resume(
-    model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], folder: Path, device: torch.device
-) -> int:
+def _resume(model: PreTrainedModel, optimizers: list[torch.optim.Optimizer], folder: Path, device: torch.device) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "checkpoint.pt").exists():
         return 0

@@ -35,15 +35,28 @@ def announced(target: PreTrainedModel) -> int:
     return next(filter(None, counts), dialect_of(target).modules)
 
 
-def load_modules(target: PreTrainedModel, folder: str = "auto") -> Any:
-    """The MtpModel of a target, with the weights of its own checkpoint or of another folder. Raises UserError."""
+class NoModules(UserError):
+    """A target announces no modules, or its checkpoint has none of their weights: one can be trained."""
+
+
+def check_kind(target: PreTrainedModel) -> Any:
+    """The class that computes a target's modules. Raises UserError where none can be."""
     kind, made = type(target).__name__, model_class(dialect_of(target))
     if getattr(target.config, "quantization_config", None) is not None:
         raise UserError(f"mtp: {kind} is in fewer bits and its modules are not; load the checkpoint in bfloat16")
     if reason := OTHERS.get(target.config.get_text_config().model_type):
         raise UserError(f"mtp: {kind} is not handled: {reason}; choose another target or method")
+    return made
+
+
+def load_modules(target: PreTrainedModel, folder: str = "auto") -> Any:
+    """The MtpModel of a target, with the weights of its own checkpoint or of another folder.
+
+    Raises UserError; NoModules if the target announces none, or if none of their weights is there.
+    """
+    kind, made = type(target).__name__, check_kind(target)
     if not (count := announced(target)):
-        raise UserError(
+        raise NoModules(
             f"mtp: {kind} announces no modules for more tokens; train one (specbench train --method mtp), or choose "
             "another target or method"
         )
@@ -53,10 +66,12 @@ def load_modules(target: PreTrainedModel, folder: str = "auto") -> Any:
         try:
             model = made.from_pretrained(target, device_map={"": target.device}, trust_remote_code=False)
         except (RuntimeError, ValueError, KeyError, OSError, TypeError, AttributeError) as error:
-            reason = _reason(error)
-            raise UserError(
+            with torch.device("meta"):
+                wanted = len(made(target, count).layers.state_dict())
+            none = not where or isinstance(error, OSError) or len(_missing(error)) >= wanted
+            raise (NoModules if none else UserError)(
                 f"mtp: {kind} announces {count} modules, and {where or 'its checkpoint'} has not all their weights, or "
-                f"others ({reason}); name a folder that has them by --set mtp.head=FOLDER"
+                f"others ({_reason(error)}); name a folder that has them by --set mtp.head=FOLDER"
             ) from None
     return model.to(target.dtype).requires_grad_(False).eval()
 
@@ -66,7 +81,7 @@ def new_modules(target: PreTrainedModel) -> Any:
 
     Raises UserError for a target whose layers cannot be one.
     """
-    kind, made = type(target).__name__, model_class(dialect_of(target))
+    kind, made = type(target).__name__, check_kind(target)
     kinds = list(getattr(target.config.get_text_config(), "layer_types", None) or ())
     layer_type = next((one for one in ATTENTION if one in kinds), None)
     try:
@@ -96,10 +111,14 @@ def stored_modules(head: Head, target: PreTrainedModel) -> tuple[Any, int]:
     return model.eval(), steps
 
 
+def _missing(error: Exception) -> list[str]:
+    """The weights that a checkpoint lacks, if that is why transformers cannot load it."""
+    return re.findall(r"'(layers\.[^']+)'", str(error)) if "missing" in str(error) else []
+
+
 def _reason(error: Exception) -> str:
     """What transformers says of weights that it cannot load, with the first of those that are missing."""
-    found = re.search(r"\['([^']+)'", str(error))
-    return f"it lacks {found[1]}" if found and "missing" in str(error) else brief(error)
+    return f"it lacks {names[0]}" if (names := _missing(error)) else brief(error)
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 They are those of the target's checkpoint, or one that was trained for a target without (FastMTP, arXiv 2509.18362).
 With several modules each drafts a token; a single one is applied again and again, as engines do. One whose layer is
-plain attention and a plain MLP drafts as EAGLE's heads do; all others are computed by transformers.
+plain attention and a plain MLP drafts as EAGLE's heads do; all others are computed by transformers. An assistant of
+Gemma 4 drafts in their place, from what the target has cached.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.accept import exact
 from specbench.engine.lengths import Lengths
+from specbench.engine.models.assistant import USUAL, Assistant, check_reads, is_assistant, load_assistant
 from specbench.engine.models.heads import fingerprint, load_once, shipped
 from specbench.engine.models.mtp import KIND, load_modules, stored_modules
 from specbench.engine.models.mtp_drafts import Modules
@@ -32,15 +34,15 @@ class Settings(Base):
         ge=0, le=64, description="tokens of a draft; 0: one for each module, or as many as a trained one has learned"
     )
     head: str = Field(
-        description="the modules: a trained file, a folder of a checkpoint, or `auto` (the file that ships with "
-        "the pair, else those of the target's own checkpoint)"
+        description="the modules: a trained file, a folder of a checkpoint (of an assistant of Gemma 4, too), or "
+        "`auto` (the file that ships with the pair, else those of the target's own checkpoint)"
     )
 
 
 class MtpDrafter:
     """Drafts the modules' likeliest tokens, at any temperature, for the target to test as point masses."""
 
-    def __init__(self, modules: Modules, vocabulary: int, watch: Watch) -> None:
+    def __init__(self, modules: Modules | Assistant, vocabulary: int, watch: Watch) -> None:
         self.modules, self.vocabulary, self.watch = modules, vocabulary, watch
         self.lengths = Lengths()  # no policy: `steps` alone decides
 
@@ -86,6 +88,8 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     pair.need_one_device("mtp has modules next to the target's output layer")
     if pair.runtime.name == "llamacpp":
         raise UserError("mtp reads hidden states, which --runtime llamacpp does not give; use --runtime eager")
+    if settings.head != "auto" and is_assistant(Path(settings.head)):
+        return assisted(settings, pair, watch)
     (model, usual), hashes = loaded(settings.head, pair)
     count = model.num_mtp_layers
     if count > 1 and settings.steps > count:
@@ -98,6 +102,20 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     else:
         drafter = MtpDrafter(Modules(model, steps), pair.vocabulary, watch)
     return Mtp(pair.session("target", watch), drafter, steps, hashes)
+
+
+def assisted(settings: Settings, pair: Pair, watch: Watch) -> Method:
+    """With an assistant of Gemma 4. Raises UserError for one that does not fit the target."""
+    target = pair.session("target", watch)
+
+    def load() -> tuple[Any, dict[str, str]]:
+        model = load_assistant(Path(settings.head), target.model)
+        check_reads(model, target.model)
+        return model, {"head": fingerprint(model)}
+
+    model, hashes = pair.runtime.once((KIND, settings.head), load)
+    steps = settings.steps or model.generation_config.num_assistant_tokens or USUAL
+    return Mtp(target, MtpDrafter(Assistant(model, target, steps), pair.vocabulary, watch), steps, hashes)
 
 
 def loaded(head: str, pair: Pair) -> tuple[tuple[Any, int], dict[str, str]]:

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from law import V, fit, small_target
 from official import dflash as own
 from official_cases import official_cases
+from peer_heads import dflash_assistant
 from recalled import recalled
 from refusals import one_line_error
 from tiny_blocks import head, in_file, kind_of, naive_lattice, naive_parts, recipe_of, trained
-from transformers import MuseGlimmerAssistantConfig, MuseGlimmerAssistantModel, Qwen3Config
+from transformers import Qwen3Config
 from transformers.generation.candidate_generator import DFlashTokenCandidateGenerator
 
 from specbench import config
 from specbench.engine.accept import exact
 from specbench.engine.models.block_head import BlockHead, first_mix, spread
-from specbench.engine.models.eagle_head import STORED
 from specbench.engine.models.heads import Head
 from specbench.engine.sampling import probabilities
 from specbench.engine.session import Session
@@ -365,7 +365,7 @@ def test_texts_and_accepted_counts_are_those_of_transformers_generation(block, m
     head = block_head(in_file(run.head), target)
     with torch.no_grad():
         target.get_input_embeddings().weight[mask] = head.mask
-    theirs, matches, drafts = transformers_head(head, target, mask), [], []
+    theirs, matches, drafts = dflash_assistant(head, mask), [], []
     propose = DFlashTokenCandidateGenerator.get_candidates
 
     def noted(self, input_ids, *args, **kwargs):
@@ -396,23 +396,3 @@ def test_texts_and_accepted_counts_are_those_of_transformers_generation(block, m
         assert [round_.verdict.drafted for round_ in rounds[1:]][: len(whole)] == whole
         accepted += sum(counts)
     assert accepted >= 5
-
-
-def transformers_head(head, target, mask):
-    """The same head as a drafter of transformers' DFlash."""
-    sizes = {name: getattr(head.config, name) for name in (*STORED, "hidden_size", "intermediate_size")}
-    config = MuseGlimmerAssistantConfig(
-        **sizes,
-        num_hidden_layers=len(head.layers),
-        layer_types=["full_attention"] * len(head.layers),
-        block_size=head.block,
-        mask_token_id=mask,
-        target_layer_ids=list(head.layers_read),
-    )
-    made = MuseGlimmerAssistantModel(config).to(target.dtype).eval()
-    names = {"fc.": "encoder.fc.", "hidden_norm.": "encoder.output_norm_enc."}
-    tensors = {name: tensor for name, tensor in head.state_dict().items() if name != "mask"}
-    for old, new in names.items():
-        tensors = {new + name[len(old) :] if name.startswith(old) else name: one for name, one in tensors.items()}
-    made.load_state_dict(tensors)
-    return made
