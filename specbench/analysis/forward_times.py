@@ -4,10 +4,12 @@ A round that drafts K tokens is assumed to take
 
     t_target + width_slope · K  +  t_draft · K + draft_start  +  overhead + draft_overhead · K
 
-seconds: the target's forward over K + 1 tokens, the draft's K forwards, and the time outside of forwards. Two further
-costs are counted where they are known: of the context, context_slope for each token that the target has in its cache
-and draft_context_slope for each of the draft's; and of a batch, the further tokens that its other texts add to a
-forward. The time outside of forwards is taken to be the same in a batch.
+seconds: the target's forward over K + 1 tokens, the draft's K forwards, and the time outside of forwards. The first
+early_tokens of the K take early_slope more each, since the step from a forward over one token to one over several, and
+from a round without a draft to one with it, is steeper than what follows. Two further costs are counted where they are
+known: of the context, context_slope for each token that the target has in its cache and draft_context_slope for each of
+the draft's; and of a batch, the further tokens that its other texts add to a forward. The time outside of forwards is
+taken to be the same in a batch.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -58,6 +60,8 @@ class Times:
     overhead: float = 0.0  # of a round, outside of forwards
     draft_overhead: float = 0.0  # of a drafted token, outside of forwards
     vanilla: float = 0.0  # 0 stands for t_target + overhead
+    early_slope: float = 0.0  # what each of a round's first `early_tokens` drafted tokens takes more than a further one
+    early_tokens: float = 0.0
     # None: not known.
     draft_width_slope: float | None = None  # for each further token that a draft forward reads, as in a batch
     context_slope: float | None = None  # of the target, for each token in its cache; then t_target is that without any
@@ -70,8 +74,12 @@ class Times:
         """Seconds of a round that drafts so many tokens for each text of a batch, the context left aside."""
         beside = batch - 1  # other texts
         each = self.t_draft + (self.draft_width_slope or 0.0) * beside + self.draft_overhead
+        return self.verified(drafted, batch) + drafted * each + (self.draft_start if drafted else 0.0)
+
+    def verified(self, drafted: float, batch: int = 1) -> float:
+        """Seconds of a round without its draft forwards: the target's forward, and what is outside of forwards."""
         target = self.t_target + self.width_slope * (batch * (drafted + 1) - 1)
-        return target + self.overhead + drafted * each + (self.draft_start if drafted else 0.0)
+        return target + batch * self.early_slope * min(drafted, self.early_tokens) + self.overhead
 
     def text(self, laid: Replayed, prompt: float, batch: int = 1) -> float:
         """Seconds of a text's rounds after `prompt` tokens, in a batch of such texts."""
@@ -111,11 +119,12 @@ def from_records(rounds: pd.DataFrame, prefills: pd.DataFrame, vanilla: pd.DataF
     `width`, the tokens of the prompt.
 
     With several draft lengths, every part of a round is linear in the length (least squares over the means of each
-    length). With a single length, three assumptions separate the parts. First, a prefill is a wide forward of the
-    target, so the slope by width is the slope from the rounds to the prefills, but no steeper than the slope from
-    vanilla's forwards over one token. Second, the part of a draft's prefill that does not depend on its width is the
-    time of a round's first draft forward, which follows a forward of the other model; it is at least the mean draft
-    forward of a round and at most all of them together. Third, the overhead is the same for each round.
+    length). With a single length, three assumptions separate the parts. First, a vanilla round is a round without a
+    draft: shorter drafts lie on the lines from it to the recorded rounds, of the target's forward as of the time
+    outside of forwards. Second, a prefill is a wide forward of the target: for longer drafts its slope by width is that
+    from the rounds to the prefills, but no steeper than the first, and the time outside stays as it is. Third, the part
+    of a draft's prefill that does not depend on its width is the time of a round's first draft forward, which follows a
+    forward of the other model; it is at least the mean draft forward of a round and at most all of them together.
 
     Raises UserError if the records hold no times.
     """
@@ -138,11 +147,17 @@ def from_records(rounds: pd.DataFrame, prefills: pd.DataFrame, vanilla: pd.DataF
         raise UserError("these rounds drafted nothing; choose another --method")
     target, draft, rest = (float(means[name][drafted]) for name in names)
     forwards = float(parts.draft_forwards[parts.drafted == drafted].mean())
-    single = float(plain.target_seconds.mean()) if len(plain) else 0.0
-    slope = _width_slope(prefills, drafted, target, single)
     first = _first_forward(prefills, draft / max(forwards, 1), draft)
     each = (draft - first) / (forwards - 1) if forwards > 1 else first
-    return Times(each, target - slope * drafted, slope, first - each, rest, 0.0, alone)
+    if not len(plain):
+        slope = _width_slope(prefills, drafted, target, target / (drafted + 1), 0.0)
+        return Times(each, target - slope * drafted, slope, first - each, rest)
+    single = min(target, float(plain.target_seconds.mean()))
+    idle = min(rest, alone - float(plain.target_seconds.mean()))
+    within = (target - single) / drafted
+    slope = _width_slope(prefills, drafted, target, within, within)
+    early = within - slope + (rest - idle) / drafted
+    return Times(each, single, slope, first - each, idle, 0.0, alone, early, drafted)
 
 
 def _steady(rounds: pd.DataFrame) -> pd.DataFrame:
@@ -160,16 +175,11 @@ def _line(x: Floats, y: Floats, weights: "pd.Series[int]") -> tuple[float, float
     return height - slope * middle, slope
 
 
-def _width_slope(prefills: pd.DataFrame, drafted: int, target: float, single: float) -> float:
-    """Seconds of the target for each further token, if all recorded blocks have `drafted` + 1 tokens.
-
-    `target` is the time of such a block, `single` the time of vanilla's forward over one token (0: not known).
-    """
+def _width_slope(prefills: pd.DataFrame, drafted: int, target: float, most: float, unknown: float) -> float:
+    """Seconds of the target for each token beyond `drafted` + 1, which take `target`; from 0 to `most`."""
     wider = prefills[prefills.width >= drafted + 5].dropna(subset=["target_seconds"])
-    bounds = [(target - single) / drafted] if single else []
-    if len(wider):
-        bounds.append(float(((wider.target_seconds - target) / (wider.width - drafted - 1)).median()))
-    return min(max(0.0, min(bounds, default=0.0)), target / (drafted + 1))
+    slopes = (wider.target_seconds - target) / (wider.width - drafted - 1)
+    return float(np.clip(slopes.median(), 0.0, most)) if len(wider) else unknown
 
 
 def _first_forward(prefills: pd.DataFrame, mean: float, whole: float) -> float:

@@ -1,6 +1,7 @@
 """What rounds cost next to their drafts: the context, a batch, and the prefill; by hand, and of made records."""
 
 import json
+import math
 
 import pandas as pd
 import pytest
@@ -72,6 +73,25 @@ def test_skewed_rounds_count_with_their_mean_and_held_up_ones_not():
     prefills = pd.DataFrame({"width": [], "target_seconds": [], "draft_seconds": []}, dtype=float)
     times = forward_times.from_records(rounds, prefills, vanilla)
     assert times.round(2) == pytest.approx(11.0) and times.token == pytest.approx(7.0)
+
+
+def test_shorter_drafts_lie_between_vanilla_and_the_recorded_rounds():
+    """Rounds of 4 drafts: target 14 s, draft 8, rest 4. Vanilla: target 10, rest 1. A prefill of 105 tokens takes 24 s.
+
+    Two drafts take half of both steps from vanilla, 2 + 1.5, and 4 s of the draft; eight take 0.1 s for each further
+    token that the target reads, and no more outside of forwards.
+    """
+    rounds = pd.DataFrame({"drafted": [4] * 3, "draft_forwards": 4, "draft_seconds": 8.0, "target_seconds": 14.0})
+    rounds["seconds"] = 26.0
+    vanilla = pd.DataFrame({"drafted": [0] * 3, "target_seconds": 10.0, "draft_seconds": 0.0, "seconds": 11.0})
+    prefills = pd.DataFrame({"width": [105], "target_seconds": [24.0], "draft_seconds": [math.nan]})
+    times = forward_times.from_records(rounds, prefills, vanilla)
+    assert [times.round(drafted) for drafted in (0, 2, 4, 8)] == pytest.approx([11, 11 + 3.5 + 4, 26, 26 + 0.4 + 8])
+    alone = forward_times.from_records(rounds, prefills, vanilla[:0])
+    assert [alone.round(drafted) for drafted in (2, 4, 8)] == pytest.approx([26 - 0.2 - 4, 26, 26 + 0.4 + 8])
+    # A prefill that is slower than this says no more than the step from vanilla does.
+    slow = forward_times.from_records(rounds, prefills.assign(target_seconds=1000.0), vanilla)
+    assert slow.round(8) == pytest.approx(26 + 4 * 1 + 8)
 
 
 def test_slopes_of_the_records_by_context(tmp_path):

@@ -133,5 +133,4 @@ def tree_seconds(times: Times, shape: Sequence[Sequence[int]]) -> float:
     drafted, levels = sum(map(sum, shape)), len(shape) - 1
     wider = sum(sum(count > 0 for count in level) - 1 for level in shape[:-1])  # further tokens of the draft forwards
     draft = levels * (times.t_draft + times.draft_overhead) + times.draft_start
-    target = times.t_target + times.width_slope * drafted + times.overhead
-    return target + draft + (times.draft_width_slope or 0.0) * wider
+    return times.verified(drafted) + draft + (times.draft_width_slope or 0.0) * wider
