@@ -151,7 +151,7 @@ def from_records(rounds: pd.DataFrame, prefills: pd.DataFrame, vanilla: pd.DataF
     each = (draft - first) / (forwards - 1) if forwards > 1 else first
     if not len(plain):
         slope = _width_slope(prefills, drafted, target, target / (drafted + 1), 0.0)
-        return Times(each, target - slope * drafted, slope, first - each, rest)
+        return Times(each, target - slope * drafted, slope, first - each, rest, early_tokens=drafted)
     single = min(target, float(plain.target_seconds.mean()))
     idle = min(rest, alone - float(plain.target_seconds.mean()))
     within = (target - single) / drafted

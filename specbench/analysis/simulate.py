@@ -14,12 +14,13 @@ from specbench.analysis.forward_times import Times
 from specbench.analysis.lengths_to_try import ORACLE, Setting, settings
 from specbench.analysis.metrics import timed_samples
 from specbench.analysis.replay import Rule, Unknown, replay, unknown
-from specbench.analysis.simulated_rows import ALL, Recorded, by_text, counted, mark_best, rows_of
+from specbench.analysis.simulated_rows import ALL, Recorded, by_text, counted, fixed_length, mark_best, rows_of
 from specbench.config import MethodSpec, UserError
 from specbench.results.stored import StoredRun
 
 SAMPLED = [*TEXT, "method", "warmup", "finish", "tokens", "prompt_tokens", "prefill_seconds", "decode_seconds"]
 LARGEST_ERROR = 0.1  # beyond it a simulation gives no speedup
+FEWEST_DRAFTED = 3  # recorded drafts of fewer tokens do not tell what a further forward of the draft takes
 SIMULATED, PROJECTED = "simulated", "projected"
 OF_BATCHES = ("draft_width_slope", "context_slope", "draft_context_slope")  # times that a batch needs
 HIDDEN, UNTOLD = "hidden states", "not told"  # what drafts depend on besides the text
@@ -102,7 +103,11 @@ def simulate(
     positions = sum(len(text.agree) for text in texts)
     rescued = pc.sum(decoding(run, spec.name, ["rescued"]).column("rescued")).as_py()
     source = PROJECTED if given or options.batch > 1 else SIMULATED
-    table = mark_best(pd.DataFrame(rows)).assign(source=source)
+    table = pd.DataFrame(rows)
+    if source == SIMULATED and 0 < times.early_tokens < FEWEST_DRAFTED:
+        longer = table.setting.map(fixed_length).astype(float) > times.early_tokens
+        table.loc[longer, ["tokens_per_s", "speedup", "speedup_e2e"]] = math.nan
+    table = mark_best(table).assign(source=source)
     error = error_of(table, spec.name)
     if error > LARGEST_ERROR:
         table = table.assign(speedup=math.nan, speedup_e2e=math.nan, best=False)

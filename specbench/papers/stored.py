@@ -16,6 +16,7 @@ from specbench.papers.published import Paper, read_figures
 
 DOCUMENTS, FIGURES = "documents.parquet", "figures.csv"
 REMEDY = "write the tables again: `specbench tables`"
+UNKNOWN = ["B", "target", "draft", "arbitrator", "masks", "models"]  # counts and seconds that no verdict needs
 TEXTS = [*pooled.ROW, "baseline", "run"]
 SCHEMA = pa.schema(
     [
@@ -38,8 +39,19 @@ class Stored(Ours):
         stand_ins = {name for paper in chosen for name in paper.bundled.values()}
         self.default = config.load_pair(next((name for name in names if name not in stand_ins), names[0]))
         self._on = {
-            name: OnPair(name, self.default, measured_of(rows[rows.pair == name]), self.figures) for name in names
+            name: OnPair(
+                name, self.default, measured_of(mine), self.figures, [*dict.fromkeys(mine.run)], sources_of(mine)
+            )
+            for name, mine in ((name, rows[rows.pair == name]) for name in names)
         }
+
+
+def sources_of(rows: pd.DataFrame) -> dict[tuple[str, str, str], list[str]]:
+    """The runs that have a method's rows, by sampling, task and method."""
+    known: dict[tuple[str, str, str], list[str]] = {}
+    for sampling, task, method, run in dict.fromkeys(zip(rows.sampling, rows.task, rows.method, rows.run, strict=True)):
+        known.setdefault((sampling, task, method), []).append(run)
+    return known
 
 
 def is_stored(folder: Path) -> bool:
@@ -59,14 +71,15 @@ def measured_of(rows: pd.DataFrame) -> pooled.Measured:
     """The rows of one pair as `pooled.measured` gives them, as far as verdicts need it."""
     key = [*pooled.ROW, *pooled.ONCE, "doc_id"]
     alone = rows.decode.notna()
-    counts = rows.assign(batched=np.where(alone, np.nan, 0.0)).set_index(key)[[*COUNTED, "batched"]].sort_index()
+    counts = rows.assign(batched=np.where(alone, np.nan, 0.0), **dict.fromkeys(UNKNOWN, np.nan)).set_index(key)
+    counts = counts[[*COUNTED, *UNKNOWN, "batched"]].sort_index()
     scores = rows[[*key, "score"]].rename(columns={"score": "value"}).dropna(subset="value")
     baselines = rows.dropna(subset="baseline").drop_duplicates("method").set_index("method").baseline.to_dict()
     return pooled.Measured(
         counts=counts,
         scores=scores.assign(stderr=np.nan),
         depths=pd.DataFrame(),
-        errors=pd.Series(dtype=int),
+        errors=pd.Series(dtype=int, index=pd.MultiIndex.from_arrays([[]] * len(pooled.ROW), names=pooled.ROW)),
         methods=list(dict.fromkeys(rows.method)),
         metric=dict.fromkeys(rows.task, ""),
         baselines=baselines,

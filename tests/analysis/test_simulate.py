@@ -297,6 +297,19 @@ def test_the_error_of_a_simulation_for_its_own_run(tmp_path, times, error, given
     assert math.isnan(simulate(run, "sps[gamma=3]", None, [2, 3]).error)
 
 
+@pytest.mark.parametrize("recorded", [1, 2, 3])
+def test_short_drafts_give_no_speed_of_longer_ones(tmp_path, recorded):
+    methods = {"vanilla": [[(0, 0)] * 40] * 2, f"sps[gamma={recorded}]": [[(recorded, 1)] * 20] * 2}
+    run = run_of(tmp_path / "run", methods)
+    table = simulate(run, None, None, [1, 2, 3, 6]).table.set_index("setting")
+    given = table.tokens_per_s.notna()
+    assert given.to_dict() == {f"gamma={n}": n <= recorded or recorded == 3 for n in (1, 2, 3, 6)}
+    assert (table.speedup.notna() == given).all() and not table.best[~given].any() and table.tau.notna().all()
+    shown = " ".join(call("simulate", run.folder, "--gamma", "1,6").output.split())
+    assert ("no speed is given for longer ones" in shown) == (recorded < 3)
+    assert simulate(run, None, "t_draft=1,t_target=9", [6]).table.speedup.notna().all()
+
+
 def test_each_task_has_its_rows(tmp_path):
     shapes = {"sps[gamma=3]": [[(3, 1)] * 20, [(3, 3)] * 10]}
     table = simulate(run_of(tmp_path / "run", shapes, tasks=["one", "two"]), None, None, [1, 3]).table

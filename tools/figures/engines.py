@@ -111,6 +111,25 @@ def load() -> str:
     return _rows(["share of the target's saturation", *methods.values()], lines)
 
 
+def simulate_errors() -> str:
+    """By how many percent a simulation is off, by what it replays and what it foretells."""
+    rows = table("simulate-errors")
+    settings = sorted(dict.fromkeys(rows.setting))
+
+    def cell(pair: str, recorded: str, setting: str) -> str:
+        found = rows[(rows.pair == pair) & (rows.recorded == recorded) & (rows.setting == setting)]
+        if recorded == setting or found.empty:
+            return ""
+        error = 100 * found.error.iloc[0]
+        return "not given" if pd.isna(error) else f"{error:+.1f} %".replace("-", "−")
+
+    lines = [
+        [pair, recorded.replace("gamma=", "γ = "), *(cell(pair, recorded, setting) for setting in settings)]
+        for pair, recorded in dict.fromkeys(zip(rows.pair, rows.recorded, strict=True))
+    ]
+    return _rows(["pair", "replayed", *(f"to {one.replace('gamma=', 'γ = ')}" for one in settings)], lines)
+
+
 TABLES = {
     "bench-cpu": bench_cpu,
     "bench-h200": bench_h200,
@@ -119,4 +138,5 @@ TABLES = {
     "waits": waits,
     "batches": batches,
     "load": load,
+    "simulate-errors": simulate_errors,
 }

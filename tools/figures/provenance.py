@@ -26,6 +26,7 @@ RESULTS = ROOT / "results"
 INDEX = RESULTS / "provenance.csv"
 COLUMNS = ["file", "command", "commit", "date", "machine", "load", "pair", "documents", "sha256"]
 REQUIRED = ["command", "commit", "date", "machine"]
+CHANGED = "+changes"  # behind a commit: the files that ran were not all committed
 Row = dict[str, str]
 
 
@@ -63,6 +64,7 @@ def wrong() -> list[str]:
             lines.append(f"{row['file']} is not there")
         elif hash_of(row) != row["sha256"]:
             lines.append(f"{row['file']} is another file: python tools/figures/provenance.py")
+        lines += unlike(row)
     return lines
 
 
@@ -74,6 +76,7 @@ def updated(rows: list[Row]) -> Iterator[Row]:
             continue
         digest = hash_of(row)
         fresh = {} if digest == row["sha256"] else {"commit": head(), "date": date.today().isoformat(), **found_in(row)}
+        fresh |= {name: value for name, value in found_in(row).items() if name == "commit"}
         yield row | fresh | {"sha256": digest}
 
 
@@ -86,10 +89,7 @@ def found_in(row: Row) -> Row:
         pair = ", ".join(dict.fromkeys(map(str, frame.pair.dropna()))) if "pair" in frame else ""
         documents = str(int(frame.documents.max())) if "documents" in frame else ""
         return {name: value for name, value in (("pair", pair), ("documents", documents)) if value}
-    if path.suffix != ".json":
-        return {}
-    data = json.loads(path.read_text(encoding="utf-8"))
-    given: dict[str, Any] = data if isinstance(data, dict) else {}
+    given = of_json(first)
     place = given.get("environment") or given.get("machine") or {}
     place = place if isinstance(place, dict) else {}
     found = {"documents": str(given.get("documents", "")), "pair": str(given.get("pair", ""))}
@@ -97,9 +97,42 @@ def found_in(row: Row) -> Row:
         device = str(place.get("device", "cpu")).replace("cuda", "NVIDIA GPU")
         found["machine"] = f"{place['cpu']}, {place['cores']} cores" + ("" if device == "cpu" else f", {device}")
         found["load"] = f"{place['load']:.1f}" if place.get("load") is not None else ""
-    if (commit := str(place.get("git") or given.get("commit", ""))) and exists(commit):
-        found["commit"] = commit[:12]
+    if (commit := named_commit(given)) and exists(commit):
+        found["commit"] = f"{commit[:12]}{CHANGED if commit.endswith(CHANGED) else ''}"
     return {name: value for name, value in found.items() if value}
+
+
+def named_commit(given: dict[str, Any]) -> str:
+    """The commit that a file names itself; its own field before that of the machine."""
+    place = given.get("environment") or given.get("machine") or {}
+    return str(given.get("commit") or (place.get("git") if isinstance(place, dict) else "") or "")
+
+
+def of_json(name: str) -> dict[str, Any]:
+    """What a file says if it is an object of JSON; else nothing."""
+    path = RESULTS / name
+    data = json.loads(path.read_text(encoding="utf-8")) if path.suffix == ".json" else None
+    return data if isinstance(data, dict) else {}
+
+
+def unlike(row: Row) -> Iterator[str]:
+    """A line for each file of a row that names another commit, or an option that the row's command lacks."""
+    for name in files_of(row):
+        given = of_json(name)
+        commit, known = named_commit(given).removesuffix(CHANGED), row["commit"].removesuffix(CHANGED)
+        if commit and not exists(commit):
+            yield f"{name} names the commit {commit}, which is not of this history: measure it again"
+        elif commit and not (commit.startswith(known) or known.startswith(commit)):
+            yield f"{name} names the commit {commit}, and the row {known}"
+        place = given.get("environment") or given.get("machine") or {}
+        _, *words = (place.get("command") if isinstance(place, dict) else None) or [""]
+        if "specbench" not in row["command"]:  # a recipe or a target of make, which has the options
+            continue
+        told = set(re.split(r"[\s`,;:()]+", row["command"]))
+        at_paths = [at for at, word in enumerate(words) if "/" in word or word.endswith(".json") or word == "--out"]
+        lacking = [word for at, word in enumerate(words) if at not in at_paths and word not in told]
+        if lacking:
+            yield f"{name} was made with {' '.join(lacking)}, which its command does not say"
 
 
 def git(*arguments: str) -> str:
@@ -114,7 +147,8 @@ def head() -> str:
 
 @cache
 def exists(commit: str) -> bool:
-    """True for a commit of this history."""
+    """True for a commit of this history, with or without changes on it."""
+    commit = commit.removesuffix(CHANGED)
     if not re.fullmatch(r"[0-9a-f]{7,40}", commit):
         return False
     base = git("merge-base", commit, "HEAD")

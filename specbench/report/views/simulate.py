@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from specbench.analysis.lengths_to_try import ORACLE
-from specbench.analysis.simulate import HIDDEN, LARGEST_ERROR, PROJECTED, UNTOLD, Simulation
-from specbench.analysis.simulated_rows import ALL, fixed_length
+from specbench.analysis.simulate import FEWEST_DRAFTED, HIDDEN, LARGEST_ERROR, PROJECTED, UNTOLD, Simulation
+from specbench.analysis.simulated_rows import ALL
 from specbench.report.finding import Finding, Sheet, number
 
 EAGLE = (
@@ -67,7 +67,7 @@ def _settings(table: pd.DataFrame) -> Sheet:
     for row in table.to_dict("records"):
         rates = [f"{row['tau']:.2f}", number(100 * row["acceptance_rate"], ".1f")]
         rates += [] if whole else [f"{row['discard_rate']:.2f}", f"{row['verification_rate']:.2f}"]  # to leave room
-        rates += [f"{row['tokens_per_s']:.0f}"]
+        rates += [number(row["tokens_per_s"], ".0f")]
         speedups = [("*" if row["best"] else "") + number(row["speedup"])]
         speedups += [number(row["speedup_e2e"])] if whole else []
         speedups += [("*" if row["theory_best"] else "") + number(row["theory_speedup"])]
@@ -137,11 +137,10 @@ def basis(figures: Simulation, rows: pd.DataFrame) -> Iterator[str]:
         f"ms, {source}: draft {1000 * times.t_draft:.3g}, target {1000 * times.t_target:.3g}, a round with "
         f"4 drafted {1000 * times.round(4):.3g}, a vanilla token {1000 * times.token:.3g}"
     )
-    longer = rows.setting.map(fixed_length).fillna(0).max() > 1
-    if figures.source != PROJECTED and times.early_tokens == 1 and longer:
+    if figures.source != PROJECTED and rows.tokens_per_s.isna().any():
         yield (
-            "recorded drafts have 1 token and do not tell what a second draft forward takes: longer ones come out too "
-            "slow, so replay a run of them"
+            f"recorded drafts have {times.early_tokens:.0f} tokens and do not tell what further forwards of the draft "
+            f"take: no speed is given for longer ones; replay drafts of {FEWEST_DRAFTED} tokens or more"
         )
     if figures.untested > 0:
         yield (
