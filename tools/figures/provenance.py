@@ -126,7 +126,7 @@ def unlike(row: Row) -> Iterator[str]:
             yield f"{name} names the commit {commit}, and the row {known}"
         place = given.get("environment") or given.get("machine") or {}
         _, *words = (place.get("command") if isinstance(place, dict) else None) or [""]
-        if "specbench" not in row["command"]:  # a recipe or a target of make, which has the options
+        if not words or f"specbench {words[0]}" not in row["command"]:  # a recipe or a target of make has the options
             continue
         told = set(re.split(r"[\s`,;:()]+", row["command"]))
         at_paths = [at for at, word in enumerate(words) if "/" in word or word.endswith(".json") or word == "--out"]
