@@ -7,6 +7,7 @@ import pytest
 
 from figures import provenance
 
+KNOWN, GONE = "1" * 12 + "+changes", "0" * 12  # commits
 OF_A_MACHINE = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users)/")
 
 
@@ -32,11 +33,12 @@ def folder(tmp_path, monkeypatch):
     """Two files, one of which says where it was made, and an index of both."""
     (tmp_path / "reference").mkdir()
     (tmp_path / "reference" / "one.csv").write_text("pair,documents,tau\npocket,7,1.5\npocket,9,1.5\n")
-    place = {"cpu": "Some", "cores": 4, "device": "cpu", "load": 1.25, "git": "0" * 12}
+    place = {"cpu": "Some", "cores": 4, "device": "cpu", "load": 1.25, "git": KNOWN}
     (tmp_path / "reference" / "two.json").write_text(json.dumps({"environment": place, "documents": 5}))
     monkeypatch.setattr(provenance, "RESULTS", tmp_path)
     monkeypatch.setattr(provenance, "INDEX", tmp_path / "provenance.csv")
     monkeypatch.setattr(provenance, "head", lambda: "c0ffee")
+    monkeypatch.setattr(provenance, "exists", lambda commit: commit.removesuffix("+changes") != GONE)
     empty = dict.fromkeys(provenance.COLUMNS, "")
     rows = [
         empty | {"file": f"reference/{name}", "command": "make it", "machine": "A"} for name in ("one.csv", "two.*")
@@ -48,8 +50,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_new_row_gets_what_is_known_of_its_file(folder) -> None:
     one, two = provenance.read()
     assert (one["pair"], one["documents"], one["machine"], one["commit"]) == ("pocket", "9", "A", "c0ffee")
-    # The commit that it names is of no history here.
-    assert (two["documents"], two["machine"], two["load"], two["commit"]) == ("5", "Some, 4 cores", "1.2", "c0ffee")
+    assert (two["documents"], two["machine"], two["load"], two["commit"]) == ("5", "Some, 4 cores", "1.2", KNOWN)
     assert one["date"] == two["date"] and provenance.wrong() == []
 
 
@@ -76,3 +77,31 @@ def test_a_row_that_lacks_something_is_found(folder, name: str) -> None:
     one, two = provenance.read()
     provenance.write([one | {name: ""}, two])
     assert provenance.wrong() == [f"reference/one.csv has no {name}"]
+
+
+def renamed(folder, **changes) -> list[str]:
+    """What is wrong with the second file after changes of what it says of its machine."""
+    path = folder / "reference" / "two.json"
+    path.write_text(json.dumps({"environment": json.loads(path.read_text())["environment"] | changes}))
+    one, two = provenance.read()
+    provenance.write([one, two | {"sha256": provenance.hash_of(two)}])
+    return provenance.wrong()
+
+
+def test_a_file_of_an_unknown_or_another_commit_is_found(folder) -> None:
+    assert renamed(folder, git=KNOWN) == []
+    lines = "reference/two.json names the commit {}, {}"
+    assert renamed(folder, git=GONE) == [lines.format(GONE, "which is not of this history: measure it again")]
+    assert renamed(folder, git="2" * 12) == [lines.format("2" * 12, f"and the row {KNOWN[:12]}")]
+    provenance.write(list(provenance.updated(provenance.read())))
+    assert provenance.wrong() == [] and provenance.read()[1]["commit"] == "2" * 12
+
+
+def test_options_that_a_command_does_not_say_are_found(folder) -> None:
+    one, two = provenance.read()
+    provenance.write([one, two | {"command": "`specbench bench --documents 8 --out …`, one thread"}])
+    same = ["specbench", "bench", "--documents", "8", "--out", "some/where.json"]
+    assert renamed(folder, command=same) == []
+    (line,) = renamed(folder, command=[*same, "--runs", "3"])
+    assert line == "reference/two.json was made with --runs 3, which its command does not say"
+    assert renamed(folder, command=["recipe.py", "--runs", "3"]) == []
