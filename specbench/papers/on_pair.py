@@ -200,7 +200,10 @@ class OnPair:
     def _baseline(self, paper: Paper, table: int, label: str | None) -> str | None:
         """Our label of the baseline of a method's speedups: the method's, the table's, or one of that kind."""
         name = paper.tables[table].baseline or paper.baseline
-        named = [label for identity, label in (self.labels or {}).items() if json.loads(identity)[0] == name]
+        if self.labels is None:  # only names are known, which begin with the method's
+            named = [label for label in self.measured.methods if label.partition("[")[0] == name]
+        else:
+            named = [label for identity, label in self.labels.items() if json.loads(identity)[0] == name]
         baseline = self.measured.baselines.get(label or "")
         return baseline if baseline in named else self.method(paper, table, name) or next(iter(named), None)
 

@@ -45,7 +45,7 @@ def tables(
     """Write every table of the papers to `out`; without `folders`, first run what is missing. Returns the exit code.
 
     Next to them stand the verdicts on the papers' claims, and what they rest on: every document's counts and times, and
-    figures that come from no run. A folder of tables instead of runs gives the verdicts again from these.
+    figures that come from no run. A folder of tables instead of runs gives tables and verdicts again from these.
 
     Missing runs are made by the workers of `staffing`, or by this process without it.
 
@@ -55,8 +55,10 @@ def tables(
     chosen = papers(names)
     if len(folders) == 1 and is_stored(folders[0]):
         out.mkdir(parents=True, exist_ok=True)
-        _write_verdicts(chosen, Stored(folders[0], chosen), out, check)
-        say(f"checks.md, from the documents in {folders[0]}: {out}/")
+        stored = Stored(folders[0], papers(None))
+        count = sum(_write(paper, stored, out) for paper in chosen)
+        _write_verdicts(chosen, stored, out, check)
+        say(f"{count} tables and checks.md, from the documents in {folders[0]}: {out}/")
         return 0
     runs: list[StoredRun] | None = [StoredRun(folder) for folder in folders]
     if not folders:

@@ -1,5 +1,6 @@
-"""What `specbench tables` wrote of every document and of figures from files, read again: verdicts without the runs."""
+"""What `specbench tables` wrote of every document and of figures from files, read again: tables without the runs."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pyarrow as pa
 
 from specbench import config
 from specbench.analysis import pooled
+from specbench.analysis.workers import HARDWARE
 from specbench.base import parquet
 from specbench.config import UserError
 from specbench.papers.on_pair import COUNTED, OnPair
@@ -16,7 +18,18 @@ from specbench.papers.published import Paper, read_figures
 
 DOCUMENTS, FIGURES = "documents.parquet", "figures.csv"
 REMEDY = "write the tables again: `specbench tables`"
-UNKNOWN = ["B", "target", "draft", "arbitrator", "masks", "models"]  # counts and seconds that no verdict needs
+# What a run's documents also have, and neither verdicts nor cells need.
+UNKNOWN: dict[str, object] = dict.fromkeys(["B", "target", "draft", "arbitrator", "masks", "models", "least"], np.nan)
+UNKNOWN |= {
+    "memory": np.nan,
+    "cut": np.nan,
+    "worker": 0,
+    "number": 0,
+    "host": "",
+    "device": "",
+    "hardware": json.dumps(dict.fromkeys(HARDWARE)),
+}
+UNKNOWN |= {"empty": False, "loops": False, "no_text": False, "untimed": "", "unlimited": ""}
 TEXTS = [*pooled.ROW, "baseline", "run"]
 SCHEMA = pa.schema(
     [
@@ -68,10 +81,10 @@ def read_documents(path: Path) -> pd.DataFrame:
 
 
 def measured_of(rows: pd.DataFrame) -> pooled.Measured:
-    """The rows of one pair as `pooled.measured` gives them, as far as verdicts need it."""
+    """The rows of one pair as `pooled.measured` gives them, as far as tables and verdicts need it."""
     key = [*pooled.ROW, *pooled.ONCE, "doc_id"]
     alone = rows.decode.notna()
-    counts = rows.assign(batched=np.where(alone, np.nan, 0.0), **dict.fromkeys(UNKNOWN, np.nan)).set_index(key)
+    counts = rows.assign(batched=np.where(alone, np.nan, 0.0), **UNKNOWN).set_index(key)
     counts = counts[[*COUNTED, *UNKNOWN, "batched"]].sort_index()
     scores = rows[[*key, "score"]].rename(columns={"score": "value"}).dropna(subset="value")
     baselines = rows.dropna(subset="baseline").drop_duplicates("method").set_index("method").baseline.to_dict()

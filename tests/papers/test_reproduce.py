@@ -639,6 +639,9 @@ def test_verdicts_come_again_from_the_stored_documents(paper, tmp_path):
     assert by_name == expected
     for claim, check in expected.items():
         assert f"| {claim} | {check.verdict} |" in (again / "checks.md").read_text()
+    (of_runs,) = published.papers()
+    table = (again / "paper-table1.md").read_text()
+    assert table == written(of_runs, 1, ours)[0] and "310 [290, 330]" in table and "first, second" in table
 
 
 @pytest.mark.long
@@ -647,6 +650,8 @@ def test_the_shipped_verdicts_are_those_of_the_shipped_documents(tmp_path, monke
     tables = published.FOLDER.parent / "tables"
     assert reproduce.tables([tables], None, "pocket", None, None, False, tmp_path) == 0
     assert (tmp_path / "checks.md").read_text() == (tables / "checks.md").read_text()
+    for path in tables.glob("*-table*"):
+        assert (tmp_path / path.name).read_text() == path.read_text(), path.name
 
 
 @pytest.mark.parametrize(
