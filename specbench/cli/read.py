@@ -145,7 +145,7 @@ def tables(
 ) -> None:
     """Write the papers' tables with our own figures next to them; missing runs are made first.
 
-    Given a folder of tables instead of runs, it judges the claims again from the documents stored there.
+    Given a folder of tables instead of runs, it writes tables and verdicts again from the documents stored there.
 
     `specbench tables --paper csd --check`
 

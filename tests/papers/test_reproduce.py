@@ -641,7 +641,8 @@ def test_verdicts_come_again_from_the_stored_documents(paper, tmp_path):
         assert f"| {claim} | {check.verdict} |" in (again / "checks.md").read_text()
     (of_runs,) = published.papers()
     table = (again / "paper-table1.md").read_text()
-    assert table == written(of_runs, 1, ours)[0] and "310 [290, 330]" in table and "first, second" in table
+    assert table == written(of_runs, 1, ours)[0].replace("watts.csv", "figures.csv")
+    assert "310 [290, 330]" in table and "first, second" in table
 
 
 @pytest.mark.long
