@@ -7,7 +7,7 @@ import pytest
 from figures import pages, unmarked
 from figures.stored import ROOT
 
-OPEN = 513  # measured numbers without a mark: this only falls
+OPEN = 332  # measured numbers without a mark: this only falls
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in pages.pages()}
 KNOWN = unmarked.listed()
 
