@@ -50,7 +50,10 @@ def table(sources: Sequence[Source]) -> pd.DataFrame:
         for name in TIMES
         for q, share in QUANTILES.items()
     }
-    return pd.DataFrame({"texts": by_row.size()} | figures).reset_index()
+    rows = pd.DataFrame({"texts": by_row.size()} | figures).reset_index()
+    labels = [label for source in sources for label in source.labels.values()]
+    tasks = [line.task for source in sources for line in source.run.plan.tasks]
+    return rows.sort_values(["task", "label"], key=lambda names: names.map((tasks + labels).index), ignore_index=True)
 
 
 def shown(sources: Sequence[Source]) -> dict[str, Any]:

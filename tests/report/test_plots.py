@@ -101,6 +101,19 @@ def test_speed_accuracy_average(two_tasks):
     assert up[0][:, 1] == pytest.approx([75 - below, 75 + above], abs=0.01)
 
 
+def test_the_fastest_of_any_panel_is_within_its_axis(tmp_path):
+    """On the second task it is four times as fast, which the first panel, drawn before, has no room for."""
+    rows = Rows()
+    for task, seconds in (("slow", 1.0), ("fast", 0.25)):
+        for doc in range(3):
+            rows.add("plain", doc, 1.0, SINGLE, task=task)
+            rows.add("s", doc, seconds, SINGLE, task=task)
+    axes = drawn("speed-accuracy", rows.run(tmp_path / "run").folder).axes
+    places = [(bars[0].get_xdata()[0], *ax.get_xlim()) for ax in axes for bars in ax.containers]
+    assert max(x for x, _, _ in places) == pytest.approx(4)
+    assert all(left < x < right for x, left, right in places)
+
+
 def test_pareto_keeps_equals_and_drops_the_beaten(tmp_path):
     """Equal points are both on the front; one that is only as fast, or only as accurate, is not."""
     rows = Rows()

@@ -45,8 +45,8 @@ def speed_accuracy(data: PlotData) -> Figure:
             )
         head(ax, title, columns)
         few_ticks(ax)
-        ax.set_xlim(speed_range(*ax.get_xlim()))
         _percent_limits(ax, rows)
+    axes[0].set_xlim(speed_range(*axes[0].get_xlim()))  # shared, so that it holds what all panels have
     several_baselines = any(rows.baseline.nunique() > 1 for _, rows in all_panels)
     for ax, (_, rows) in zip(axes, all_panels, strict=True):
         reached = rows[~rows.method.isin(data.bounds)]
