@@ -6,6 +6,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -33,12 +34,12 @@ def strength_of_drafts() -> Figure:
 def under_load() -> Figure:
     cells = pd.read_csv(path_of("load-methods"))
     facts = cells[cells.table.isna()].set_index("column").value
-    texts = {name: facts[name] for name in ("pair", "suite", "sampling", "arrivals")}
-    counts = {name: int(facts[name]) for name in ("rows", "requests", "repeats")}
+    given: dict[str, Any] = {name: facts[name] for name in ("pair", "suite", "sampling", "arrivals")}
+    given |= {name: int(facts[name]) for name in ("rows", "requests", "repeats")}
     parsed = ("slo", "saturation", "leaks", "failures", "environment", "settings")
-    others = {name: json.loads(facts[name]) for name in parsed}
-    tables = {"table": table("load-methods.table"), "by_rows": table("load-methods.by_rows")}
-    return load.load(Loaded(**texts, **counts, **others, **tables))
+    given |= {name: json.loads(facts[name]) for name in parsed}
+    given |= {name: table(f"load-methods.{name}") for name in ("table", "by_rows")}
+    return load.load(Loaded(**given))
 
 
 PICTURES = {"strength": strength_of_drafts, "load": under_load}
