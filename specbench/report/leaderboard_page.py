@@ -68,7 +68,7 @@ def leaderboard(folders: Sequence[Path], out: Path, by: str = "method", sort: st
     for line in apart(found):
         say(line)
     count = sum(len(group.runs) for group in found)
-    say(f"written: {out} ({sum(map(len, rows.values()))} rows of {count} runs in {len(found)} groups)")
+    say(f"written: {out} ({sum(map(len, rows.values()))} rows of {count} runs; groups that compare: {len(found)})")
 
 
 def _identity(rows: pd.DataFrame) -> list[str]:

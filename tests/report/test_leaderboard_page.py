@@ -43,7 +43,7 @@ def test_csv_has_figures_verdicts_and_conditions(folders, tmp_path, capsys):
     assert pd.isna(fast.speedup) and "more than its τ" in fast.withheld
     said = capsys.readouterr().out.replace("\n", " ")
     assert "Group B does not compare with A: cpu (abacus / sand glass)." in said
-    assert "6 rows of 3 runs in 2 groups" in said
+    assert "6 rows of 3 runs; groups that compare: 2" in said
 
 
 def test_csv_by_run_keeps_runs_apart(folders, tmp_path):
