@@ -142,7 +142,7 @@ def test_the_limit_of_a_forward_by_hand(monkeypatch):
     made = SimpleNamespace(device=torch.device("cpu"), models={"target": model})
     forwards = {"eager": {"target": {1: 3.0}}, "static": {"target": {1: 2.0}}}
     known = {"bandwidth": [{"bytes": 1, "median": 1e9}], "products": [{"side": 1, "median": 1e30}]}
-    monkeypatch.setattr(claims.ceilings, "load", lambda device, dtype: known)
+    monkeypatch.setattr(claims.ceilings, "stored", lambda device, dtype: known)
     # Two layers of 32 wide: 4 heads and 2 groups of 8, 48 inside; an output layer for 96 tokens; five norms.
     layer = 32 * 32 + 2 * 32 * 16 + 32 * 32 + 3 * 32 * 48
     weights = 2 * layer + 96 * 32 + 5 * 32
@@ -152,7 +152,7 @@ def test_the_limit_of_a_forward_by_hand(monkeypatch):
     assert result.measured.value == pytest.approx(0.002 / seconds, rel=1e-6)
     assert (result.bar, result.at_least, result.verdict) == (1.3, False, "missed")
     assert claims.over_limit(made, forwards, False).bar is None
-    monkeypatch.setattr(claims.ceilings, "load", lambda device, dtype: None)
+    monkeypatch.setattr(claims.ceilings, "stored", lambda device, dtype: None)
     assert claims.over_limit(made, forwards, True).why.endswith("specbench profile --ceilings does that")
 
 
