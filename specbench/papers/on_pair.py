@@ -160,7 +160,10 @@ class OnPair:
         base = self._baseline(paper, figure.table, label)
         row = self._row(base, sampling, tasks, label)
         if row is None or pd.isna(row.get(metric, math.nan)):
-            return Cell(MISSING, reason=f"{figure.method}: not in these runs" if row is None else "")
+            if row is None:
+                return Cell(MISSING, reason=f"{figure.method}: not in these runs")
+            setting = f" with {figure.setting}" if figure.setting else ""
+            return Cell(MISSING, reason=f"{figure.method}{setting}: its {figure.metric} was not taken")
         if not over:
             return Cell(text(row, metric, figure), self._runs(sampling, tasks, str(label)))
         other = self.method(paper, figure.table, over.over)
