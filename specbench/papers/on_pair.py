@@ -163,7 +163,7 @@ class OnPair:
             if row is None:
                 return Cell(MISSING, reason=f"{figure.method}: not in these runs")
             setting = f" with {figure.setting}" if figure.setting else ""
-            return Cell(MISSING, reason=f"{figure.method}{setting}: its {figure.metric} was not taken")
+            return Cell(MISSING, reason=f"{figure.method}{setting}: no {figure.metric} in its run")
         if not over:
             return Cell(text(row, metric, figure), self._runs(sampling, tasks, str(label)))
         other = self.method(paper, figure.table, over.over)

@@ -82,8 +82,13 @@ def pruned(known: Listed, texts: dict[str, str]) -> Listed:
     return left
 
 
+class Lines(yaml.SafeDumper):
+    """Each list on a line of its own."""
+
+
+Lines.add_representer(list, lambda one, items: one.represent_sequence("tag:yaml.org,2002:seq", items, True))
+
+
 def write(known: Listed) -> None:
-    dumper = type("Dumper", (yaml.SafeDumper,), {})
-    dumper.add_representer(list, lambda one, items: one.represent_sequence("tag:yaml.org,2002:seq", items, True))
-    text = yaml.dump(known, Dumper=dumper, allow_unicode=True, sort_keys=False, width=118)
+    text = yaml.dump(known, Dumper=Lines, allow_unicode=True, sort_keys=False, width=118)
     LIST.write_text(f"{HEAD}\n{text}", encoding="utf-8")
