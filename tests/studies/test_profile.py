@@ -88,13 +88,15 @@ def test_times_of_one_draft_length_come_from_prefills():
         {"width": widths, "target_seconds": 10 + 0.5 * (widths - 1), "draft_seconds": 4 + 0.1 * widths}
     )
     result = forward_times.from_records(rounds, prefills, VANILLA)
-    assert vars(result) == pytest.approx(vars(Times(1.0, 10, 0.5, 3.1, 2, 0, 9)))
-    assert result.round(2) == pytest.approx(11 + 4.1 + 1 + 2)
+    # From vanilla's 8 to 14 each of eight tokens takes 0.25 more than from there to the prefills, and outside 1 / 8.
+    assert vars(result) == pytest.approx(vars(Times(1.0, 8, 0.5, 3.1, 1, 0, 9, early_slope=0.375, early_tokens=8)))
+    assert result.round(2) == pytest.approx(9 + 2 / 8 * (16 - 9) + 4.1 + 1)
+    assert result.round(8) == pytest.approx(14 + 11.1 + 2) and result.round(10) == pytest.approx(27.1 + 2 * 1.5)
     # Vanilla's 8 at width 1 bounds the slope: (14 - 8) / 8; steeper prefills do not count.
     steep = prefills.assign(target_seconds=14 + 5.0 * (widths - 9))
     assert forward_times.from_records(rounds, steep, VANILLA).width_slope == pytest.approx(0.75)
     nothing = forward_times.from_records(rounds, NO_PREFILLS, VANILLA.iloc[:0])
-    assert vars(nothing) == pytest.approx(vars(Times(11.1 / 8, 14, 0, 0, 2)))
+    assert vars(nothing) == pytest.approx(vars(Times(11.1 / 8, 14, 0, 0, 2, early_tokens=8)))
     with pytest.raises(UserError, match="lack the seconds"):
         forward_times.from_records(rounds.assign(draft_seconds=None), prefills, VANILLA)
 
