@@ -1,5 +1,7 @@
 """A paper's table next to our own figures, cell by cell; `not measured` where we have none."""
 
+from collections.abc import Collection
+
 import pandas as pd
 
 from specbench.base.console import plain
@@ -40,7 +42,7 @@ def side_by_side(paper: Paper, table: int, ours: Ours) -> tuple[pd.DataFrame, li
     frame = frame[[*identity[:-1], *pairs, *(["our pair"] if heading == "ours" else []), heading, "run"]].fillna("-")
     empty = [name for name in ("T", "setting", "task") if name in frame and not (frame[name] != "").any()]
     tasks = {label: ours.tasks(paper, table, label) for label in labels_of(paper, table)}
-    stand_ins = [f"{label} is met by {_in_words(names)}" for label, names in tasks.items() if names]
+    stand_ins = [_met(label, names, tasks.values()) for label, names in tasks.items() if names]
     if len(set(filter(None, tasks.values()))) < len(stand_ins) and any(f.is_average for f in figures):
         stand_ins.append("a task of ours that meets several of the paper's counts once in our average")
     if samplings := dict.fromkeys(paper.sampling_of(f).name for f in figures if not f.temperature):
@@ -58,8 +60,13 @@ def _cell(paper: Paper, figure: Figure, ours: Ours) -> Cell:
     return ours.cell(paper, figure)
 
 
-def _in_words(tasks: tuple[str, ...]) -> str:
-    return tasks[0] if len(tasks) == 1 else f"the average of {', '.join(tasks)}"
+def _met(label: str, tasks: tuple[str, ...], of_table: Collection[tuple[str, ...]]) -> str:
+    """Which tasks of ours meet a data set of the paper."""
+    if len(tasks) == 1:
+        return f"{label} is met by {tasks[0]}"
+    twice = any((task,) in of_table for task in tasks)
+    once = "; claims (checks.md) leave out of it the tasks with a row of their own" if twice else ""
+    return f"{label} is met by the average of {', '.join(tasks)}{once}"
 
 
 def written(paper: Paper, table: int, ours: Ours) -> tuple[str, str]:
