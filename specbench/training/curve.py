@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from specbench.base.console import note, say
 
 LOOKS = 8  # equal parts of a training, after each of which the held-out answers are looked at
+BEGUN = 0.1  # held-out agreement below which a head has learned next to nothing; our choice
 
 
 @dataclass
@@ -43,6 +44,11 @@ class Curve:
             return ""
         (*_, before, _, last), noise = self.points.values(), math.sqrt(1 / max(1, self.places))
         best = max(self.points, key=self.points.__getitem__)
+        if self.points[best] < BEGUN:
+            return (
+                f"it has hardly begun to learn in {self.steps} steps: take more of them (--recipe epochs=N, or a "
+                "smaller --recipe batch=N), and more --documents"
+            )
         if self.points[best] - last > noise:
             return (
                 f"it was best after step {best}, and then learned its answers by heart: take more --documents, or "
