@@ -10,7 +10,7 @@ from figures import engines
 from figures import provenance as provenance_index
 from figures.markdown import rows as _rows
 from figures.stored import RESULTS, table
-from figures.workloads import replayed_agent, workloads
+from figures.workloads import replayed_agent, workloads, workloads_qwen
 from specbench.base.stats import holm
 from specbench.report.columns import COLUMNS
 from specbench.report.tables import render
@@ -300,6 +300,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cospec-rewards": cospec_rewards,
     "provenance": provenance,
     "workloads": workloads,
+    "workloads-qwen": workloads_qwen,
     "replay-agent": replayed_agent,
     **engines.TABLES,
 }

@@ -36,6 +36,19 @@ def workloads() -> str:
     return _rows(["workload (texts)", *(f"`{method}`" for method in DRAFTING)], lines)
 
 
+def workloads_qwen() -> str:
+    """The same on `qwen2.5-coder`."""
+    rows = table("workloads-qwen2.5-coder")
+    lines = []
+    for name, task in WORKLOADS.items():
+        mine = rows[rows.workload == task].set_index("method")
+        if len(mine):
+            cells = {method: _tau(row) for method, row in zip(mine.index, mine.itertuples(), strict=True)}
+            texts = str(mine.documents.max())
+            lines.append([f"{name} ({texts})", *(cells.get(method, "") for method in DRAFTING[:-1])])
+    return _rows(["workload (texts)", *(f"`{method}`" for method in DRAFTING[:-1])], lines)
+
+
 def _cells() -> Iterator[tuple[str, str, Cell]]:
     """Task, method and cell of every figure; the timed ones come last, and count."""
     for run in json.loads(path_of("constrained-smollm2.json").read_text())["runs"]:

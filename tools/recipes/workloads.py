@@ -3,9 +3,10 @@
     python tools/recipes/workloads.py smollm2 DATA runs/workloads results/reference/workloads-smollm2.csv
 
 DATA holds mt_bench.jsonl, humaneval_test.jsonl, cnn_dm_test.jsonl and agent_trajectories.jsonl; `qwen2.5-coder` is
-the other pair. Runs that are there already are read, unfinished ones go on. No times are taken. `equal` counts texts
-that are vanilla's, all of them where rows are equal bit for bit. Next to the CSV stands a JSON file that says how. Rows
-of the agent are by the tokens before a round; its intervals are over conversations.
+the other pair. A last argument such as `prose,code` takes some of the runs; those that are there already are read, and
+unfinished ones go on. No times are taken. `equal` counts texts that are vanilla's, all of them where rows are equal bit
+for bit. Next to the CSV stands a JSON file that says how. Rows of the agent are by the tokens before a round; its
+intervals are over conversations.
 """
 
 import json
@@ -38,14 +39,14 @@ AGENT = ("agent-long",)
 COLUMNS = ["acceptance_rate", "alpha", "tau", "tau_low", "tau_high"]
 
 
-def main(pair: str, data: str, folder: str, out: str) -> None:
+def main(pair: str, data: str, folder: str, out: str, names: str = ",".join(RUNS)) -> None:
     runs = Path(folder)
     runs.mkdir(parents=True, exist_ok=True)
     write_prompts(Path(data), runs)
     rows: list[dict[str, Any]] = []
     facts: dict[str, Any] = {"what": "tokens a round of drafts by workload, greedy", "pair": pair, "runs": {}}
-    for name, form in RUNS.items():
-        run, command = runs / name, form.format(pair=PAIRS[pair])
+    for name in names.split(","):
+        run, command = runs / name, RUNS[name].format(pair=PAIRS[pair])
         if not (run / "summary.parquet").exists():
             begun = (run / "manifest.json").exists()
             code = " --allow-code-execution" * ("--allow-code" in command)
