@@ -17,6 +17,7 @@ from refusals import one_line_error
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specbench.engine.drafters import ModelDrafter
+from specbench.engine.models import packed
 from specbench.engine.models.draft_output import slim, trimmed
 from specbench.engine.models.layer_skip import without
 from specbench.engine.runtimes import static
@@ -429,8 +430,9 @@ def nothing_wrong(patch, lean) -> None:
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="parts as a CPU has them")
+@pytest.mark.parametrize("bits", ("float", "int8"))
 @pytest.mark.parametrize("defect", (nothing_wrong, wrong_rotation, wrong_norm, wrong_bias, wrong_mask))
-def test_a_wrong_part_in_half_precision_is_refused(defect, monkeypatch):
+def test_a_wrong_part_in_half_precision_is_refused(defect, bits, monkeypatch):
     """Next to float32, from which the model's own logits are as far as half precision is."""
     one = oracle.tiny("qwen2")
     with torch.no_grad():
@@ -439,6 +441,10 @@ def test_a_wrong_part_in_half_precision_is_refused(defect, monkeypatch):
             if name.endswith("bias"):
                 parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     half = one.to(torch.bfloat16)
+    if bits == "int8":
+        for layer in half.model.layers.modules():
+            if isinstance(layer, torch.nn.Linear):
+                packed.pack(layer, None)
     lean = Lean(half)
     defect(monkeypatch, lean)
     if defect is nothing_wrong:
