@@ -140,7 +140,8 @@ def test_a_mixture_is_the_unweighted_average(paper, tmp_path):
     assert text(ours, paper, task="Sums", T="", method="Fixed") == "2.00 [2.00, 2.00]"
     _, notes = side_by_side(paper, 1, ours)
     once = "claims (checks.md) leave out of it the tasks with a row of their own"
-    assert f"Mix is met by the average of {', '.join(POCKET)}; {once}" in notes and "Sums is met by pocket_gsm8k" in notes
+    assert f"Mix is met by the average of {', '.join(POCKET)}; {once}" in notes
+    assert "Sums is met by pocket_gsm8k" in notes
 
 
 @pytest.mark.long
