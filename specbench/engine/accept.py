@@ -215,9 +215,9 @@ def _weigh_greedy_chain(draft: Draft, scored: Scored) -> Weighed:
 
 
 def on_host_together(*parts: Tensor) -> list[list[Any]]:
-    """Tensors [n] of truth values, ids or floats as lists, by a single copy from their device.
+    """Tensors [n] of booleans, ids or floats as lists of these types, copied from their device at once.
 
-    They travel as float64, which one of floats makes of all, and in which ids are exact.
+    If one has floats, all are copied as float64, in which ids are exact.
     """
     values = iter(torch.cat([part.double() if part.is_floating_point() else part for part in parts]).tolist())
     kinds = (bool if part.dtype == torch.bool else float if part.is_floating_point() else int for part in parts)

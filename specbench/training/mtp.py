@@ -88,7 +88,7 @@ def steps_of(head: Module, text: Tensor, states: Tensor, at: Tensor, read: Tenso
         yield head.predict(after), after
 
 
-class Training(Unrolled):
+class MtpTraining(Unrolled):
     """The training of a module."""
 
     def __init__(
@@ -132,7 +132,7 @@ def train(job: Job) -> None:
     first_module(target, job.pair.vocabulary, job.plan.seed)  # refused before minutes of answers
     lessons = answered_lessons(job, recipe)
     _, folder, learned, held, facts = lessons
-    training = Training(target, learned, job.pair.vocabulary, recipe, job.plan.seed)
+    training = MtpTraining(target, learned, job.pair.vocabulary, recipe, job.plan.seed)
     curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0])
     figures = training.agreement(held)
     trained = {

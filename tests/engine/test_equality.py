@@ -16,8 +16,9 @@ from forms import DEVICE, FORMS, eagle, path_to, text
 from torch import Tensor
 
 from specbench.engine.layer_session import LayerSession
+from specbench.engine.models import packed
 from specbench.engine.prefix import Prefixes
-from specbench.engine.runtimes import blocks, masks, products, static
+from specbench.engine.runtimes import blocks, equality, masks, products, static
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.equality import remembered, unequal
 from specbench.engine.runtimes.slots import Feed
@@ -336,8 +337,16 @@ def test_other_processors_are_judged_by_their_own_kernels(machine, dtype):
 # What is remembered
 
 
-def test_a_form_is_tried_once_on_a_machine(tmp_path, monkeypatch):
-    """Not again with other weights; again at another form, type or number of threads, or where it was found unequal."""
+@pytest.fixture
+def read_again():
+    """The code that computes is read again, and once more after the test."""
+    equality._machine.cache_clear()
+    yield equality._machine.cache_clear
+    equality._machine.cache_clear()
+
+
+def test_a_form_is_tried_once_on_a_machine(tmp_path, monkeypatch, read_again):
+    """Not again with other weights; again at another form, type, code or number of threads, or if it was unequal."""
     monkeypatch.setenv("SPECBENCH_CACHE", str(tmp_path / "cache"))
     tried: list[object] = []
 
@@ -357,6 +366,10 @@ def test_a_form_is_tried_once_on_a_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     remembered(one, trial())
     assert len(tried) == 7
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("# other sums")
+    monkeypatch.setattr(packed, "__file__", str(tmp_path / "file"))
+    read_again()
+    remembered(one, trial())
+    assert len(tried) == 8
     monkeypatch.setenv("SPECBENCH_CACHE", str(tmp_path / "file"))
-    assert remembered(one, trial()) == "" and len(tried) == 8
+    assert remembered(one, trial()) == "" and len(tried) == 9

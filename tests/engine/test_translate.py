@@ -115,7 +115,7 @@ def test_what_is_read_is_the_drafts_own_encoding(direction):
         assert mapping.draft.decode(reading.ids, skip_special_tokens=True).strip() == text.strip()
 
 
-def test_a_word_that_goes_on_is_read_anew_and_another_text_too():
+def test_a_word_that_goes_on_is_read_again_and_another_text_too():
     mapping, words = (
         translation(),
         byte_level()("the cat the dog sat on the mat and", add_special_tokens=False)["input_ids"],

@@ -10,19 +10,20 @@ from typing import Any
 
 from aiohttp import web
 
-PAUSE = 0.005  # seconds after each event
+PAUSE = 0.005
 
 
 @dataclass
 class Scripted:
     """What a server says; tests change it while it runs."""
 
-    script: Callable[[dict[str, Any]], Sequence[Any]]  # from a request's body: events, or (seconds, event)
+    script: Callable[[dict[str, Any]], Sequence[Any]]  # from a request's body: events
     owner: str = "somebody"
     usage: dict[str, Any] | None = None
     pages: dict[str, str] = field(default_factory=dict)
     bodies: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
+    pause: float = PAUSE  # seconds after each event
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         if request.path == "/v1/models":
@@ -40,7 +41,7 @@ class Scripted:
         for event in script:
             text = event if isinstance(event, str) else f"data: {json.dumps(event)}\n\n"
             await response.write(text.encode())
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(self.pause)
         await response.write(b"data: [DONE]\n\n")
         return response
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from specbench.engine.models.eagle_head import EagleHead, head_config
+from specbench.engine.runtimes.types import Reads
 from specbench.engine.session import LAST, Session
 
 VOCABULARY = 96
@@ -95,6 +96,17 @@ ALONE = (  # behind these the cache holds what it would hold if the tokens had b
 TOGETHER = st.tuples(st.just("together"), lists, st.integers(1, 12))
 alone_steps = st.lists(st.one_of(*ALONE), min_size=2, max_size=8)
 steps = st.lists(st.one_of(*ALONE, TOGETHER), min_size=2, max_size=8)
+
+
+def tree_reads(root, parents, last):
+    """What the last so many tokens of a tree read; also the path to each, as indices of the tree's tokens."""
+    paths = [path_to(parents, node) for node in range(len(parents))]
+    allowed = torch.ones(last, root + len(parents), dtype=torch.bool)
+    allowed[:, root:] = False
+    for row, path in enumerate(paths[-last:]):
+        allowed[row, [root + i for i in path]] = True
+    places = torch.tensor([*range(root), *(root + len(path) - 1 for path in paths)])
+    return Reads(allowed, places, root), paths
 
 
 def path_to(parents, node):

@@ -1,11 +1,14 @@
 """Trainings as a command begins them, on documents that a test makes; and arbitrators whose weights are drawn."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import oracle
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from specbench import config
 from specbench.engine.models.pair import Pair
@@ -19,6 +22,7 @@ from specbench.methods.collaborative.cospec_arbitrator import (
 )
 from specbench.plan import Plan, resolve_tasks
 from specbench.training import train
+from specbench.training.answered import Answered
 from specbench.training.documents import Document
 from specbench.training.recipe import load_recipe
 
@@ -34,6 +38,18 @@ def stopping(at: int, function: Callable = lambda *_: None, calls: list | None =
         return function(*given)
 
     return counted
+
+
+def own_answers(target: PreTrainedModel, lengths: Sequence[int], counts: Sequence[int]) -> list[Answered]:
+    """Documents of a target's own greedy text: prompts of these lengths, 6 at most, and so many tokens each."""
+    model = copy.deepcopy(target).cpu()
+    prompts = [
+        one[:length] for one, length in zip(oracle.prompts(len(lengths), length=6, seed=3), lengths, strict=True)
+    ]
+    return [
+        Answered(f"d{i}", prompt + oracle.greedy(model, prompt, count), len(prompt))
+        for i, (prompt, count) in enumerate(zip(prompts, counts, strict=True))
+    ]
 
 
 def goes_on(train: Callable, training: type, job: Callable, monkeypatch: Any) -> None:

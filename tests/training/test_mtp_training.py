@@ -24,7 +24,7 @@ from specbench.training import answered as data
 from specbench.training import heads, mtp
 from specbench.training.answered import Answered, blocks
 from specbench.training.documents import Document
-from specbench.training.mtp import Training, first_module
+from specbench.training.mtp import MtpTraining, first_module
 from specbench.training.recipe import UnrolledRecipe, load_recipe
 
 VOCABULARY = 96
@@ -48,7 +48,7 @@ def test_every_draft_step_is_that_of_transformers_module(kind):
     """At each place, the module reads the text with the target's states, then with its own, without a cache."""
     model, steps = target(kind), 3
     given = texts(model.config.get_text_config().vocab_size)
-    run = Training(model, given, model.config.get_text_config().vocab_size, recipe(steps=steps), 0)
+    run = MtpTraining(model, given, model.config.get_text_config().vocab_size, recipe(steps=steps), 0)
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in run.head.named_parameters():
@@ -78,7 +78,7 @@ def test_every_draft_step_is_that_of_transformers_module(kind):
 def test_a_module_learns_its_documents_by_heart_and_nothing_of_the_target_changes(tmp_path):
     model = pair("llama")[0]
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    run = Training(
+    run = MtpTraining(
         model, answered(), VOCABULARY, recipe(steps=3, step_decay=0.8, epochs=60, batch=3, learning_rate=0.01), 0
     )
     start = run.agreement(answered())
@@ -150,7 +150,7 @@ def test_a_target_with_a_state_answers_as_a_forward_without_cache_says(kind):
 
 
 def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):
-    goes_on(mtp.train, Training, lambda name: job(name, epochs=3), monkeypatch)
+    goes_on(mtp.train, MtpTraining, lambda name: job(name, epochs=3), monkeypatch)
 
 
 def test_a_checkpoints_own_module_is_what_the_training_begins_with(tmp_path):

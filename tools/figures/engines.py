@@ -9,6 +9,7 @@ from figures.markdown import rows as _rows
 from figures.stored import figure, path_of, table
 
 METHODS = ("vanilla", "sps", "csd")
+WIDEST = 10  # times its lower end is the upper end of an interval that still says something
 OTHERS = {"transformers": ("transformers' generation", "assisted"), "genai": ("OpenVINO GenAI", "speculative")}
 
 
@@ -65,8 +66,8 @@ def peers() -> str:
     for name, file in files.items():
         for row in _read(f"bench-peers-{file}.json")["engines"]:
             over, low, high = row["over_llama_cpp"]
-            figures = f"{row['tokens_per_s']:.3g} ({over:.2f} [{low:.2f}, {high:.2f}])"
-            cells.setdefault((row["method"], row["by"]), {})[name] = figures
+            known = f"{over:.2f} [{low:.2f}, {high:.2f}]" if high <= WIDEST * low else "too few prompts"
+            cells.setdefault((row["method"], row["by"]), {})[name] = f"{row['tokens_per_s']:.3g} ({known})"
     order = sorted(cells, key=lambda key: ("vanilla", "pld", "sps").index(key[0]))
     return _rows(["method", "engine", *files], [[*key, *(cells[key].get(name, "") for name in files)] for key in order])
 

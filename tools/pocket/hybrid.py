@@ -31,10 +31,9 @@ from pocket.train import Plan
 from specbench.engine.models.mtp_names import QWEN
 
 SHARES = {"gsm8k": 0.6, "math500": 0.08, "humaneval": 0.24, "cnndm": 0.08}
-STAGES = 1  # of the target at a steady rate; then one in which the rate falls to zero
 SMALL: dict[str, Any] = {"batch_tokens": 2048, "long_share": 0.0, "checkpoint_every": 50, "distill": 0.7}
-STAGE_PLAN = Plan(steps=200, rate=3e-3, warmup=30, decay=0.001, **SMALL)
-LAST_PLAN = Plan(steps=200, rate=3e-3, warmup=1, decay=1.0, **SMALL)
+STEADY_PLAN = Plan(steps=200, rate=3e-3, warmup=30, decay=0.001, **SMALL)
+FALLING_PLAN = Plan(steps=200, rate=3e-3, warmup=1, decay=1.0, **SMALL)
 DRAFT_PLAN = Plan(steps=250, rate=4e-3, warmup=30, decay=0.6, **SMALL)
 SCALE = 0.04  # standard deviation of the first embeddings
 TARGET_SEED, DRAFT_SEED = 500, 520  # of the first text, the next ones follow; of the draft's
@@ -132,8 +131,7 @@ def main() -> None:
     teacher = LlamaForCausalLM.from_pretrained(WEIGHTS / "draft", dtype=torch.float32).to(device).eval()
     torch.manual_seed(0)
     target = with_embeddings(Qwen3_5ForCausalLM(target_config()).to(device), teacher)
-    for stage in range(STAGES + 1):
-        plan, name = (STAGE_PLAN, f"hybrid-{stage}") if stage < STAGES else (LAST_PLAN, "hybrid")
+    for stage, (name, plan) in enumerate({"hybrid-0": STEADY_PLAN, "hybrid": FALLING_PLAN}.items()):
         text = shop.text(f"text-{name}", plan, TARGET_SEED + stage, shares=SHARES)
         target = shop.stage(name, target, [text], plan, teacher)
     pack(work / "hybrid", "hybrid", tokenizer)

@@ -20,7 +20,7 @@ for named in "$@"; do
   esac
   specbench profile --widths "${where[@]}" "${how[@]}" --runtime static --out "$part"
 done
+head -n 1 "$part" > "$out"
 for named in "$@"; do
-  tail -n +$((${first:-0} + 1)) "$out.parts/$(basename "$named").csv"
-  first=1
-done > "$out"
+  tail -n +2 "$out.parts/$(basename "$named").csv" >> "$out"
+done

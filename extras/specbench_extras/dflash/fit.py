@@ -24,7 +24,7 @@ from specbench.methods.blocks.dflash import HEADS, KIND
 from specbench.training.answered import Answered, Block, batches, blocks, sent
 from specbench.training.heads import AnsweredTraining, autocast, random_linear
 from specbench.training.loop import cosine, descend
-from specbench_extras.dflash.outputs import Outputs, read_anew
+from specbench_extras.dflash.outputs import Outputs, read_again
 from specbench_extras.dflash.recipe import BlockRecipe, SlotRecipe
 
 # The head's attention on a GPU. Another kernel would be prepared again for each shape, and every batch has a new one.
@@ -179,7 +179,7 @@ class SlotTraining(AnsweredTraining):
         if self.outputs:
             return self.outputs.of(packed.documents, before, self.vocabulary)
         with autocast(self.device, self.recipe.autocast):
-            return read_anew(self.target, self.head.hidden, block.tokens, before, self.vocabulary)
+            return read_again(self.target, self.head.hidden, block.tokens, before, self.vocabulary)
 
     def slots(self, block: Block, packed: Packed) -> Tensor:
         """The places [B, A, S - 1] of the tokens that the slots predict; those beyond the documents are cut."""

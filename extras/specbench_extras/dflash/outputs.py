@@ -24,7 +24,7 @@ def side_by_side(states: Sequence[Tensor], which: Sequence[int]) -> Tensor:
 
 
 @torch.no_grad()
-def read_anew(
+def read_again(
     target: PreTrainedModel, hidden: Sequence[int], tokens: Tensor, places: Tensor, vocabulary: int
 ) -> tuple[Tensor, Tensor]:
     """The states [B, L, T D] after documents [B, L] that `hidden` names, and the logits [B, A, S, V] at [B, A, S]."""

@@ -38,7 +38,7 @@ _instead: weakref.WeakKeyDictionary[PreTrainedModel, Any] = weakref.WeakKeyDicti
 TRACED = (3, 4)  # the numbers of cached and fed tokens of the traced example; any others would do
 
 
-def exported(model: PreTrainedModel, anew: bool = False) -> tuple[Any, bool]:
+def exported(model: PreTrainedModel, again: bool = False) -> tuple[Any, bool]:
     """The model, with its own cache, as an `openvino.Model`; and True if it was found in the cache folder.
 
     Inputs: input_ids, attention_mask, position_ids, and features if the model reads them, all [B, n]; and `rows`, the
@@ -48,7 +48,7 @@ def exported(model: PreTrainedModel, anew: bool = False) -> tuple[Any, bool]:
     need_float32(model)
     if model in _instead:
         return _instead[model], False
-    return kept(model, digest(model), lambda: traced(model), anew)
+    return kept(model, digest(model), lambda: traced(model), again)
 
 
 def use_instead(model: PreTrainedModel, export: Any) -> None:
@@ -56,10 +56,10 @@ def use_instead(model: PreTrainedModel, export: Any) -> None:
     _instead[model] = export
 
 
-def kept(model: PreTrainedModel, name: str, make: Callable[[], Any], anew: bool = False) -> tuple[Any, bool]:
+def kept(model: PreTrainedModel, name: str, make: Callable[[], Any], again: bool = False) -> tuple[Any, bool]:
     """A model's export of this name from the cache folder, and True; or what `make` returns, kept there, and False."""
     path = cache_folder() / "openvino" / name
-    if not anew and path.exists():
+    if not again and path.exists():
         try:
             for file in ("model.xml", "model.bin"):
                 regular(path / file)

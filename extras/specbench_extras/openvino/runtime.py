@@ -83,9 +83,9 @@ class OpenVINO(Runtime):
             )
         half = model.device.type == "cpu" and model.dtype in (torch.bfloat16, torch.float16)
         wide = copy.deepcopy(model).float() if half else model  # the same weights, and products in float32
-        for anew in (False, True):
+        for again in (False, True):
             with self.timed("export"):
-                export, from_cache = exported(wide, anew)
+                export, from_cache = exported(wide, again)
             paged = Paged(export, self._threads, model.num_parameters(), model.dtype)
             try:
                 check(paged, wide, PagedRunner(paged, self.timed))

@@ -51,8 +51,8 @@ def compressed(model: PreTrainedModel, spec: ModelSpec) -> str:
     layers = linear_layers(model, spec)
     group = group_of(layers, spec)
     name = f"{digest(model)}-{scheme}{group or ''}-nncf{metadata.version('nncf')}"
-    for anew in (False, True):  # the cached file may be damaged, or hold other weights than its name says
-        export, from_cache = kept(model, name, lambda: _compressed(model, layers, spec, group), anew)
+    for again in (False, True):  # the cached file may be damaged, or hold other weights than its name says
+        export, from_cache = kept(model, name, lambda: _compressed(model, layers, spec, group), again)
         rounded = _rounded(export, layers, spec)
         if not from_cache or all(each.fits(layers[name].weight) for name, each in rounded.items()):
             break

@@ -46,15 +46,15 @@ def read(path: Path, text: str, digest: str, before: Path | None) -> list[Figure
     began: set[str] = set()
     for key, series in now.items():
         old = earlier.get(key)
-        anew = old is not None and old.created is not None and series.created != old.created
-        if old and not anew and series.value < old.value:
+        restarted = old is not None and old.created is not None and series.created != old.created
+        if old and not restarted and series.value < old.value:
             raise UserError(
                 f"{_name(key)} counts less in {path} than in {before}: the server or an engine of it was restarted, or "
                 "the files are swapped; take both scrapes while it runs"
             )
-        began |= {_engine(key)} if anew else set()
+        began |= {_engine(key)} if restarted else set()
         model, name = dict(key[1]).get("model_name", ""), key[0]
-        by_model[model][name, series.position] += series.value - (old.value if old and not anew else 0.0)
+        by_model[model][name, series.position] += series.value - (old.value if old and not restarted else 0.0)
     figures = []
     for model, values in by_model.items():
         totals = [_totals(dict(values), f"{path}")]

@@ -21,7 +21,7 @@ from specbench.training.answered import Answered, Block, batches, blocks
 from specbench.training.eagle3.fit import schedule
 from specbench.training.heads import AnsweredTraining, autocast, random_linear
 from specbench.training.loop import descend
-from specbench_extras.dflash.outputs import Outputs, read_anew
+from specbench_extras.dflash.outputs import Outputs, read_again
 from specbench_extras.specblock.losses import draft_losses, rank_classes, rank_loss
 from specbench_extras.specblock.rank_block_head import RankBlockHead, rank_config
 from specbench_extras.specblock.recipe import RankBlockRecipe
@@ -177,7 +177,7 @@ class RankBlockTraining(AnsweredTraining):
         """The target's states [B, T, 3 D] that the head reads, and its logits [B, R, S, V] after `places` [B, R, S]."""
         if self.outputs:
             return self.outputs.of(some, places, self.vocabulary)
-        return read_anew(self.target, self.head.hidden, block.tokens, places, self.vocabulary)
+        return read_again(self.target, self.head.hidden, block.tokens, places, self.vocabulary)
 
     @torch.no_grad()
     def agreement(self, answered: Sequence[Answered]) -> tuple[list[float], list[float], float, float]:

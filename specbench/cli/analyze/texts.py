@@ -1,7 +1,7 @@
 """Analyses for which models read a run's texts again, or decode on from them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Option
 
@@ -9,9 +9,6 @@ from specbench.cli.analyze.shared import Method, PrintedFormat, Run, show
 from specbench.cli.errors import check_out, user_errors
 from specbench.cli.groups import JudgedAgain, with_groups
 from specbench.cli.options import CellsOut, Printed
-
-if TYPE_CHECKING:
-    pass
 
 
 @with_groups

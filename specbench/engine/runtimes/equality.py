@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from specbench.base import environment
 from specbench.base.files import write_json
 from specbench.base.hashes import short_hash
+from specbench.engine.models import packed
 from specbench.engine.models.identity import configuration_hash
 from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.decoder import Cache
@@ -166,6 +167,6 @@ def _machine() -> tuple[object, ...]:
     facts = environment.describe(torch.device("cpu"))
     chosen = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(CHOOSING))
     code = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(packed.__file__)):
         code.update(path.read_bytes())
     return *(facts[name] for name in MACHINE), facts["versions"]["torch"], torch.__version__, chosen, code.hexdigest()

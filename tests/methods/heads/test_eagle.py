@@ -10,6 +10,7 @@ import oracle
 import pytest
 import torch
 from gates import decode, lively_prompt, pair
+from jobs import own_answers
 from law import V, fit, small_target
 from official import eagle as own
 from official_cases import official_cases
@@ -207,13 +208,7 @@ def test_a_draw_of_its_own_for_each_sibling_is_found(monkeypatch):
 
 
 def answered() -> list[Answered]:
-    """Three documents of the target's own greedy text, of different lengths."""
-    model = copy.deepcopy(pair("llama")[0]).cpu()
-    prompts = [one[:length] for one, length in zip(oracle.prompts(3, length=6, seed=3), (6, 3, 5), strict=True)]
-    return [
-        Answered(f"d{i}", prompt + oracle.greedy(model, prompt, count), len(prompt))
-        for i, (prompt, count) in enumerate(zip(prompts, (4, 6, 2), strict=True))
-    ]
+    return own_answers(pair("llama")[0], (6, 3, 5), (4, 6, 2))
 
 
 @pytest.mark.parametrize("fuse", [FUSES[0], *(pytest.param(fuse, marks=LONG) for fuse in FUSES[1:])])

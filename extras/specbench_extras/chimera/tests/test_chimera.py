@@ -9,6 +9,7 @@ import oracle
 import pytest
 import torch
 from gates import DEVICE, decode, lively_prompt, pair
+from jobs import own_answers
 from law import V, fit, small_target
 from recalled import recalled
 from refusals import one_line_error
@@ -170,12 +171,8 @@ def test_samples_from_the_target(sampling):
 
 
 def answered() -> list[Answered]:
-    """Three documents of the target's own greedy text, of different lengths; one prompt has a single token."""
-    prompts = [one[:length] for one, length in zip(oracle.prompts(3, length=6, seed=3), (6, 1, 5), strict=True)]
-    return [
-        Answered(f"d{i}", prompt + oracle.greedy(on_cpu("llama"), prompt, count), len(prompt))
-        for i, (prompt, count) in enumerate(zip(prompts, (4, 6, 2), strict=True))
-    ]
+    """One prompt has a single token."""
+    return own_answers(pair("llama")[0], (6, 1, 5), (4, 6, 2))
 
 
 def test_the_losses_of_all_steps_are_those_of_a_head_without_cache():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from chains import Words
 from gates import decode, pair
-from jobs import document, job_of, stopping
+from jobs import document, job_of, own_answers, stopping
 from refusals import one_line_error
 from screens import call
 from torch import nn
@@ -39,14 +39,7 @@ def target():
 
 @functools.cache
 def answered() -> list[Answered]:
-    """Three documents of the target's own greedy text, of different lengths."""
-    model = copy.deepcopy(target()).cpu()
-    prompts = [one[:length] for one, length in zip(oracle.prompts(3, length=6, seed=3), (6, 3, 5), strict=True)]
-    counts = (4, 7, 2)
-    return [
-        Answered(f"d{i}", prompt + oracle.greedy(model, prompt, count), len(prompt))
-        for i, (prompt, count) in enumerate(zip(prompts, counts, strict=True))
-    ]
+    return own_answers(target(), (6, 3, 5), (4, 7, 2))
 
 
 def test_the_loss_is_that_of_plain_forwards():

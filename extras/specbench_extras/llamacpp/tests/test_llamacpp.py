@@ -64,18 +64,6 @@ def whole(model, tokens):
     return model(torch.tensor([tokens]), use_cache=False).logits[0]
 
 
-def tree_reads(root, parents, last):
-    paths = []
-    for token, parent in enumerate(parents):
-        paths.append([*(paths[parent] if parent >= 0 else []), token])
-    allowed = torch.ones(last, root + len(parents), dtype=torch.bool)
-    allowed[:, root:] = False
-    for row, path in enumerate(paths[-last:]):
-        allowed[row, [root + i for i in path]] = True
-    places = torch.tensor([*range(root), *(root + len(path) - 1 for path in paths)])
-    return Reads(allowed, places, root), paths
-
-
 def test_chains_and_rollbacks_equal_a_fresh_prefill(file):
     run, mirror, text = runtime().runner(file), [], iter(forms.text(400, seed=3))
     for width, back in ((5, 0), (1, 0), (30, 4), (1, 33), (17, 1), (40, 8), (1, 1), (3, 60), (64, 64), (2, 0)):
@@ -96,12 +84,12 @@ def test_trees_in_one_call_and_grown_over_several(monkeypatch, file, root):
     run = runtime().runner(file)
     if root:
         feed(run, context, keep=1)
-    reads, paths = tree_reads(root, parents, 9)
+    reads, paths = forms.tree_reads(root, parents, 9)
     expected = torch.stack([whole(file, [*context, *(tree[i] for i in path)])[-1] for path in paths])
     torch.testing.assert_close(feed(run, tree, reads=reads), expected, **CLOSE)
     run.truncate(root)
     for first, last in ((0, 2), (2, 5), (5, 9)):
-        reads, _ = tree_reads(root, parents[:last], last - first)
+        reads, _ = forms.tree_reads(root, parents[:last], last - first)
         output = feed(run, tree[first:last], keep=last - first - 1, reads=reads)
         torch.testing.assert_close(output, expected[first + 1 : last], **CLOSE)
     run.move(root, [0, 2, 4])
@@ -114,12 +102,12 @@ def test_trees_in_one_call_and_grown_over_several(monkeypatch, file, root):
 def test_the_first_tokens_of_a_tree_stay_where_they_are_a_path(file):
     run, context, tree = runtime().runner(file), forms.text(10), forms.text(4, seed=2)
     feed(run, context, keep=1)
-    feed(run, tree, reads=tree_reads(10, [-1, 0, 0, 1], 4)[0])
+    feed(run, tree, reads=forms.tree_reads(10, [-1, 0, 0, 1], 4)[0])
     run.move(11, [1])  # the tree's first token comes before the path
     more = forms.text(3, seed=4)
     torch.testing.assert_close(feed(run, more), whole(file, [*context, tree[0], tree[2], *more])[-3:], **CLOSE)
     run.truncate(10)
-    feed(run, tree, reads=tree_reads(10, [-1, 0, -1, 1], 4)[0])
+    feed(run, tree, reads=forms.tree_reads(10, [-1, 0, -1, 1], 4)[0])
     run.truncate(12)
     torch.testing.assert_close(feed(run, more), whole(file, context + tree[:2] + more)[-3:], **CLOSE)
 
@@ -132,8 +120,8 @@ def test_a_cache_that_grows_keeps_what_it_holds_the_open_tree_too(monkeypatch, f
     assert run.context.capacity == 256
     first, last = [*range(10)], [*range(10, 20)]
     parents = [-1, 0, -1, 2, 2, 1, 3, 4, 4, 6, *[5] * 9, 9]
-    feed(run, text[240:250], reads=tree_reads(240, parents[:10], 10)[0])
-    reads, paths = tree_reads(240, parents, 10)
+    feed(run, text[240:250], reads=forms.tree_reads(240, parents[:10], 10)[0])
+    reads, paths = forms.tree_reads(240, parents, 10)
     output = feed(run, text[250:260], reads=reads)
     assert run.context.capacity > 256
     expected = [whole(file, [*text[:240], *(text[240 + i] for i in path)])[-1] for path in paths]

@@ -71,19 +71,6 @@ def whole(architecture, tokens, hidden=False):
     return (out.logits[0], [state[0] for state in out.hidden_states]) if hidden else out.logits[0]
 
 
-def tree_reads(root, parents, last):
-    """What the last so many tokens of a tree read; also the path to each, as indices of the tree's tokens."""
-    paths = []
-    for token, parent in enumerate(parents):
-        paths.append([*(paths[parent] if parent >= 0 else []), token])
-    allowed = torch.ones(last, root + len(parents), dtype=torch.bool)
-    allowed[:, root:] = False
-    for row, path in enumerate(paths[-last:]):
-        allowed[row, [root + i for i in path]] = True
-    places = torch.tensor([*range(root), *(root + len(path) - 1 for path in paths)])
-    return Reads(allowed, places, root), paths
-
-
 def path_logits(architecture, context, tree, paths):
     """Logits [m, V] of a tree's tokens, each from a chain of its own: no masks, no cache."""
     return torch.stack([whole(architecture, [*context, *(tree[i] for i in path)])[-1] for path in paths])
@@ -160,7 +147,7 @@ def test_shapes_that_are_fed_often_have_forms_of_their_own(monkeypatch, architec
     assert run.paged.shapes.fixed == {Shape(5, 5), Shape(2, 1)}
     tree = [3, 4, 5, 6, 7]  # hidden states and, below the window, trees have no such form
     if architecture == "llama":
-        reads, paths = tree_reads(len(mirror), [-1, -1, 0, 1, 2], 5)
+        reads, paths = forms.tree_reads(len(mirror), [-1, -1, 0, 1, 2], 5)
         output = feed(run, tree, reads=reads)[0]
         torch.testing.assert_close(output, path_logits(architecture, mirror, tree, paths), **CLOSE)
         run.truncate(len(mirror))
@@ -216,13 +203,13 @@ def test_trees_in_one_call_and_grown_over_several(architecture, root):
     run = runner(architecture)
     if root:
         feed(run, context, keep=1)
-    reads, paths = tree_reads(root, parents, 9)
+    reads, paths = forms.tree_reads(root, parents, 9)
     expected = path_logits(architecture, context, tree, paths)
     torch.testing.assert_close(feed(run, tree, reads=reads)[0], expected, **CLOSE)
     run.truncate(root)
     for first, last in ((0, 2), (2, 5), (2, 5), (5, 9)):
         run.truncate(root + first)  # part of an open tree may be taken back
-        reads, _ = tree_reads(root, parents[:last], last - first)
+        reads, _ = forms.tree_reads(root, parents[:last], last - first)
         output, states = feed(run, tree[first:last], keep=last - first - 1, hidden=LAST, reads=reads)
         torch.testing.assert_close(output, expected[first + 1 : last], **CLOSE)
         assert states.shape == (last - first, 32)
@@ -239,7 +226,7 @@ def test_trees_in_one_call_and_grown_over_several(architecture, root):
 def test_a_path_over_the_edge_of_a_block():
     run, context, tree = runner("llama"), forms.text(30), forms.text(6, seed=2)
     feed(run, context, keep=1)
-    feed(run, tree, reads=tree_reads(30, [-1, 0, -1, 2, 3, 4], 6)[0])
+    feed(run, tree, reads=forms.tree_reads(30, [-1, 0, -1, 2, 3, 4], 6)[0])
     run.move(30, [2, 3, 4, 5])
     more = forms.text(3, seed=4)
     torch.testing.assert_close(feed(run, more)[0], whole("llama", context + tree[2:] + more)[-3:], **CLOSE)
@@ -249,8 +236,8 @@ def test_what_masks_cannot_say_is_refused():
     run, context = runner("windowed"), forms.text(30)
     feed(run, context, keep=1)
     with pytest.raises(Unsupported, match=r"no trees beyond a sliding window of 16 tokens; use --runtime static"):
-        feed(run, [1, 2], reads=tree_reads(30, [-1, -1], 2)[0])
-    chain = tree_reads(30, [-1, 0], 2)[0]  # one that is a chain may be as long as it likes
+        feed(run, [1, 2], reads=forms.tree_reads(30, [-1, -1], 2)[0])
+    chain = forms.tree_reads(30, [-1, 0], 2)[0]  # one that is a chain may be as long as it likes
     torch.testing.assert_close(feed(run, [1, 2], reads=chain)[0], whole("windowed", [*context, 1, 2])[-2:], **CLOSE)
     run = runner("llama")
     with pytest.raises(Unsupported, match=r"lets no token read one that comes later; use --runtime static"):
