@@ -1,20 +1,21 @@
-"""What drafts are worth on a real pair by workload: prose, code, repetition, long prompts, and an agent's turns.
+"""What drafts are worth on a real pair by workload: prose, code, repetition, long prompts, and agents' turns.
 
     python tools/recipes/workloads.py smollm2 DATA runs/workloads results/reference/workloads-smollm2.csv
 
 DATA holds mt_bench.jsonl, humaneval_test.jsonl, cnn_dm_test.jsonl and agent_trajectories.jsonl; `qwen2.5-coder` is
-the other pair. A last argument such as `prose,code` takes some of the runs; those that are there already are read, and
-unfinished ones go on. No times are taken. `equal` counts texts that are vanilla's, all of them where rows are equal bit
-for bit. Next to the CSV stands a JSON file that says how. Rows of the agent are by the tokens before a round; its
-intervals are over conversations.
+the other pair. A last argument such as `prose,code` takes some of the runs and keeps the rows of the others; runs that
+are there already are read, and unfinished ones go on. Times are taken, so leave the machine idle; UNTIMED=1 takes none,
+in batches. `equal` counts texts that are vanilla's, all of them where rows are equal bit for bit. A JSON file next to
+the CSV says how. Rows of agents are by the tokens before a round; their intervals are over conversations.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -23,47 +24,75 @@ from specbench.results.stored import StoredRun
 
 ALL = "--method sps --method pld --method suffix --method sam --method recycling --method lookahead"
 FEW = "--method sps --method pld --method suffix"
-RUN = "specbench run --pair {pair} --runtime static --untimed"
-LONG = "marshmallow-code__marshmallow-1867-7"
+RUN = "specbench run --pair {pair} --runtime static"
 RUNS = {
-    "prose": f"{RUN} --batch 8 {ALL} --max-new-tokens 64 --prompts RUNS/prose.jsonl",
-    "code": f"{RUN} --batch 8 {ALL} --max-new-tokens 64 --task humaneval --apply-chat-template --limit 8 "
-    "--data-dir DATA --allow-code-execution",
-    "repeat": f"{RUN} --no-share-prefix --batch 6 {ALL} --max-new-tokens 64 --prompts RUNS/repeat.jsonl",
-    "everyday": f"{RUN} --batch 4 {ALL} --max-new-tokens 64 --suite everyday --limit 8",
-    "agent-long": f"{RUN} {FEW} --max-new-tokens 32 --trajectories RUNS/one.jsonl",
+    "prose": f"{RUN} {ALL} --max-new-tokens 64 --prompts RUNS/prose.jsonl",
+    "code": f"{RUN} {ALL} --max-new-tokens 64 --task humaneval --apply-chat-template --limit 8 --data-dir DATA "
+    "--allow-code-execution",
+    "repeat": f"{RUN} --no-share-prefix {ALL} --max-new-tokens 64 --prompts RUNS/repeat.jsonl",
+    "everyday": f"{RUN} {ALL} --max-new-tokens 64 --suite everyday --limit 8",
+    "agents": f"{RUN} {FEW} --max-new-tokens 32 --trajectories RUNS/{{pair.name}}-agents.jsonl",
 }
-# A pair's name among options, with the type that its forwards are fastest in.
-PAIRS = {"smollm2": "smollm2", "qwen2.5-coder": "qwen2.5-coder --dtype bfloat16"}
-AGENT = ("agent-long",)
-COLUMNS = ["acceptance_rate", "alpha", "tau", "tau_low", "tau_high"]
+BATCHES = {"prose": 8, "code": 8, "repeat": 6, "everyday": 4}
+
+
+class Pair(NamedTuple):
+    """A pair's name, the type that its forwards are fastest in, and the conversations that its window holds."""
+
+    name: str
+    dtype: str
+    conversations: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.dtype}"
+
+
+SHORT = ("6e44b9__sweagenttestrepo-1c2844-0", "function_calling_simple-3", "humanevalfix-python-0-4")
+FIXES = tuple(f"marshmallow-code__marshmallow-1867-{n}" for n in (7, 11))
+LONG = ("pydicom__pydicom-1458-2", "swe-agent__test-repo-i1-1", "humanevalfix-python-0-4")
+PAIRS = {
+    "smollm2": Pair("smollm2", "", (*SHORT, *FIXES)),
+    "qwen2.5-coder": Pair("qwen2.5-coder", " --dtype bfloat16", LONG),
+}
+COLUMNS = ["acceptance_rate", "alpha", "tau", "tau_low", "tau_high", "tokens_per_s"]
+COLUMNS += [f"speedup_{what}{end}" for what in ("decode", "e2e") for end in ("", "_low", "_high")]
+PLACES = ["alpha", "tau", "tau_low", "tau_high", "speed", "speedup", "speedup_low", "speedup_high", "target", "draft"]
+PLACED = {"speed": "tokens_per_s", "target": "target_s", "draft": "draft_s"} | {
+    f"speedup{end}": f"speedup_decode{end}" for end in ("", "_low", "_high")
+}
 
 
 def main(pair: str, data: str, folder: str, out: str, names: str = ",".join(RUNS)) -> None:
     runs = Path(folder)
     runs.mkdir(parents=True, exist_ok=True)
-    write_prompts(Path(data), runs)
+    write_prompts(Path(data), runs, PAIRS[pair])
+    before = pd.read_csv(out) if Path(out).exists() else pd.DataFrame({"run": []})
+    about = Path(out).with_suffix(".json")
+    facts: dict[str, Any] = {"what": "drafts by workload, greedy", "pair": pair, "runs": {}}
+    facts["runs"] |= json.loads(about.read_text())["runs"] if about.exists() else {}
     rows: list[dict[str, Any]] = []
-    facts: dict[str, Any] = {"what": "tokens a round of drafts by workload, greedy", "pair": pair, "runs": {}}
     for name in names.split(","):
-        run, command = runs / name, RUNS[name].format(pair=PAIRS[pair])
+        command = RUNS[name].format(pair=PAIRS[pair])
+        if os.environ.get("UNTIMED"):
+            command += " --untimed" + (f" --batch {BATCHES[name]}" if name in BATCHES else "")
+        run = runs / name
         if not (run / "summary.parquet").exists():
             begun = (run / "manifest.json").exists()
             code = " --allow-code-execution" * ("--allow-code" in command)
             words = f"specbench run --resume {run}{code}" if begun else f"{command} --out {run}"
             program, *rest = words.replace("RUNS", folder).replace("DATA", data).split()
             subprocess.run([str(Path(sys.executable).with_name(program)), *rest], check=True)
-        there = json.loads((run / "manifest.json").read_text())
-        facts["commit"] = there["environment"].get("git")
-        facts["machine"] = {k: there["environment"][k] for k in ("cpu", "cores", "threads", "system", "versions")}
-        facts["runs"][name] = {"command": command, "started": there["started"], "load": there["environment"]["load"]}
-        rows += by_span(run, name) if name in AGENT else by_task(run, name)
-    pd.DataFrame(rows).to_csv(out, index=False)
-    Path(out).with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
+        there = json.loads((run / "manifest.json").read_text())["environment"]
+        facts["runs"][name] = {"command": command, "commit": there.get("git"), "load": there["load"]}
+        facts["runs"][name] |= {k: there[k] for k in ("cpu", "cores", "threads", "system", "versions")}
+        rows += by_span(run, name) if name == "agents" else by_task(run, name)
+    kept = before[~before.run.isin(names.split(","))]
+    pd.concat([kept, pd.DataFrame(rows)]).to_csv(out, index=False)
+    about.write_text(json.dumps(facts, indent=1) + "\n")
 
 
-def write_prompts(data: Path, runs: Path) -> None:
-    """Files of prompts: four of MT-Bench's writing and humanities each, beginnings of news, and a conversation."""
+def write_prompts(data: Path, runs: Path, pair: Pair) -> None:
+    """Files of prompts: four of MT-Bench's writing and humanities each, beginnings of news, and conversations."""
     questions = read(data / "mt_bench.jsonl")
     prose = [q for kind in ("writing", "humanities") for q in [q for q in questions if q["category"] == kind][:4]]
     asked = [{"id": q.get("id", q.get("question_id")), "category": "prose", "prompt": q["turns"][0]} for q in prose]
@@ -72,7 +101,7 @@ def write_prompts(data: Path, runs: Path) -> None:
     news = [(str(n["id"]), " ".join(n["article"].split()[:60])) for n in read(data / "cnn_dm_test.jsonl")[:6]]
     write(runs / "repeat.jsonl", [{"id": i, "category": "repeat", "prompt": words + text} for i, text in news])
     talks = read(data / "agent_trajectories.jsonl")
-    write(runs / "one.jsonl", [talk for talk in talks if talk["id"] == LONG])
+    write(runs / f"{pair.name}-agents.jsonl", [talk for talk in talks if talk["id"] in pair.conversations])
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -108,9 +137,9 @@ def equal(run: Path) -> dict[tuple[str, str], int]:
 
 def by_span(run: Path, name: str) -> Iterator[dict[str, Any]]:
     """A row for each span of the context and method of a run."""
-    for row in context(StoredRun(run)).places.to_dict("records"):
+    for row in context(StoredRun(run)).places.rename(columns=PLACED).to_dict("records"):
         span = f"agent {row['from']:.0f} to {row['to'] - 1:.0f}"
-        known = {column: row[column] for column in COLUMNS if column in row}
+        known = {column: row[column] for column in (PLACED.get(name, name) for name in PLACES)}
         yield {"run": name, "workload": span, "method": row["method"], "documents": row["documents"]} | known
 
 
