@@ -6,7 +6,8 @@ shows the column `speedup_decode` of the row of `average` and `csd` in results/r
 digits and its bounds. The number stands before its mark. Formats: `.2f`, `.1p` (times 100), with `+` in front a sign,
 with `,` thousands, with `±` bounds, of other digits as `±.0`; `.1s±` is a score in percent, its bounds widened to whole
 ones. An expression computes with several figures, one of another file with that behind it:
-`100 * (accuracy[a / vanilla] - accuracy[a / csd]@other) .1f`.
+`100 * (accuracy[a / vanilla] - accuracy[a / csd]@other) .1f`. A `*` in a key stands for any text, and so for several
+rows: `min(tau[pocket_* / csd]) .2f`, also of `max`, `mean` and `sum`.
 
     <!--! math-csd-300 tau[average / csd] > tau[average / sps] -->
 
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from figures.stored import NUMBER, Figure, NoFigure, figure, path_of
+from figures.stored import NUMBER, Figure, NoFigure, named, path_of
 
 MARK = re.compile(r"<!--([=!])\s+(\S+)\s+(.*?)\s*-->", re.S)
 TERM = re.compile(r"(\w+)\[((?:[^\[\]]|\[[^\]]*\])*)\](?:@([\w./-]+))?")
@@ -27,7 +28,9 @@ FORMAT = re.compile(
     r"\s(?P<sign>\+?)(?P<thousands>,?)\.(?P<digits>\d)(?P<kind>[fps])(?P<bounds>±(?:\.(?P<other>\d))?)?$"
 )
 SHOWN = re.compile(rf"({NUMBER})(\*\*)?(?:(\s*[%×]?\s*\[)({NUMBER})(,\s+)({NUMBER})(\]))?(\*\*)?$")
-SUM = re.compile(r"(?:[\d.eE+\-*/()<>=!, ]|nan|inf|and|or|not|abs|min|max|round)*")
+FUNCTIONS = {"abs": abs, "min": min, "max": max, "round": round, "nan": float("nan"), "inf": float("inf")}
+FUNCTIONS |= {"sum": lambda *values: sum(values), "mean": lambda *values: sum(values) / len(values)}
+SUM = re.compile(rf"(?:[\d.eE+\-*/()<>=!, ]|and|or|not|{'|'.join(FUNCTIONS)})*")
 
 
 @dataclass(frozen=True)
@@ -136,22 +139,24 @@ def _untrue(mark: re.Match[str]) -> list[str]:
 def evaluated(expression: str, file: str) -> Figure:
     """What an expression over figures comes to; of one figure alone, or times a number, with its bounds."""
     path_of(file)
-    figures = [
-        figure(term[3] or file, term[1], tuple(key.strip() for key in term[2].split(" / ")))
+    terms = [
+        named(term[3] or file, term[1], tuple(key.strip() for key in term[2].split(" / ")))
         for term in TERM.finditer(expression)
     ]
-    if not figures:
+    if not terms:
         raise NoFigure(f"{expression!r} names no figure")
 
-    def result(values: Iterator[float]) -> float:
-        text = TERM.sub(lambda _: f"({next(values)!r})", expression)
-        if not SUM.fullmatch(" ".join(text.split())):
+    def result(values: Iterator[str]) -> float:
+        text = " ".join(TERM.sub(lambda _: next(values), expression).split())
+        if not SUM.fullmatch(text):
             raise NoFigure(f"{expression!r} is no sum of figures")
-        names = {"abs": abs, "min": min, "max": max, "round": round, "nan": float("nan"), "inf": float("inf")}
-        return float(eval(" ".join(text.split()), {"__builtins__": {}}, names))
+        try:
+            return float(eval(text, {"__builtins__": {}}, FUNCTIONS))
+        except TypeError as error:
+            raise NoFigure(f"{expression!r}: {error}") from error
 
-    value = result(iter([one.value for one in figures]))
-    (one, *others) = figures
-    if others or one.low is None or one.high is None:
+    value = result(iter([", ".join(f"({one.value!r})" for one in of_term) for of_term in terms]))
+    ((one, *rows), *others) = terms
+    if rows or others or one.low is None or one.high is None:
         return Figure(value)
-    return Figure(value, *sorted(result(iter([bound])) for bound in (one.low, one.high)))
+    return Figure(value, *sorted(result(iter([f"({bound!r})"])) for bound in (one.low, one.high)))

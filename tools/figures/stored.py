@@ -12,6 +12,7 @@ import pandas as pd
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
+HEADS = ROOT / "suites" / "trained" / "heads"  # trained heads say of their training what was measured
 BESIDES = {"baseline", "metric", "accuracy_test"}  # texts of a row that do not name it
 NUMBER = r"[+−-]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
 # A data set's figure in a cell of checks.md.
@@ -35,27 +36,39 @@ class Figure:
 def figure(file: str, column: str, keys: tuple[str, ...]) -> Figure:
     """The figure of a file's column in the one row, or at the one place, that the keys name.
 
-    `file` is the name of a CSV without its ending, NAME.SHEET where an analysis wrote several tables, `checks` for
-    tables/checks.md, NAME.json, NAME.txt, or NAME.md of tables/.
+    `file` is the name of a CSV without its ending, NAME.SHEET where an analysis wrote several tables (NAME alone has what
+    is said of it as a whole, in one row), `checks` for
+    tables/checks.md, NAME.json, NAME.txt, NAME.parquet, NAME.safetensors of a head that ships (the
+    JSON of its training), or NAME.md of tables/.
     """
     path = path_of(file)
-    if path.suffix == ".json":
+    if path.suffix in (".json", ".safetensors"):
         return _of_json(path, column, keys)
     if path.suffix == ".txt" or (path.suffix == ".md" and file != "checks"):
         return _of_text(path, keys)
-    frame = table(file)
-    row = _row(frame, keys, file)
+    row, frame = _row(file, keys), table(file)
     if column not in frame:
         raise NoFigure(f"{file} has no column {column}")
     low, high = _bounds_of(column, set(frame.columns))
     return Figure(_number(row[column]), *(None if name is None else _number(row[name]) for name in (low, high)))
 
 
+@cache
+def named(file: str, column: str, keys: tuple[str, ...]) -> list[Figure]:
+    """The figure that the keys name; of a CSV or a Parquet file, with `*` in a key, those of all rows, at least two."""
+    if not any("*" in key for key in keys) or (path_of(file).suffix not in (".csv", ".parquet") and file != "checks"):
+        return [figure(file, column, keys)]
+    rows = _rows(file, keys)
+    if len(rows) < 2 or column not in rows:
+        raise NoFigure(f"{' / '.join(keys)}: {len(rows)} rows of {file} with {column}, not several")
+    return [Figure(_number(value)) for value in rows[column]]
+
+
 def path_of(file: str) -> Path:
     """The file that a mark names. Raises NoFigure if there is none."""
     if file == "checks":
         return RESULTS / "tables" / "checks.md"
-    folders = (RESULTS / "reference", RESULTS / "published", RESULTS / "tables", RESULTS)
+    folders = (RESULTS / "reference", RESULTS / "published", RESULTS / "tables", RESULTS, HEADS)
     for name in (file, f"{file}.csv", f"{file.rpartition('.')[0]}.csv"):
         for folder in folders:
             if (folder / name).is_file():
@@ -83,10 +96,12 @@ def table(file: str) -> pd.DataFrame:
     path = path_of(file)
     if file == "checks":
         return _checks(path.read_text(encoding="utf-8"))
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
     frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
     if {"analysis", "table", "row", "column", "value"} <= set(frame):
         sheet = file.removeprefix(path.stem).removeprefix(".")
-        cells = frame[frame.table == sheet]
+        cells = frame[frame.table == sheet] if sheet else frame[frame.table.isna()]
         if cells.empty:
             raise NoFigure(f"{path.name} has these tables: {', '.join(sorted(set(frame.table.dropna())))}")
         frame = cells.pivot(index="row", columns="column", values="value").sort_index()
@@ -99,19 +114,31 @@ def _numeric(column: "pd.Series[Any]") -> "pd.Series[Any]":
     return numbers if numbers.notna().equals(column.notna()) else column
 
 
-def _row(frame: pd.DataFrame, keys: tuple[str, ...], file: str) -> "pd.Series[Any]":
-    texts = [name for name in frame if frame[name].dtype.kind not in "fiub" and name not in BESIDES]
-    chosen = frame
-    for key in keys:
-        name, _, value = key.partition("=")
-        if name in frame and value:
-            same = chosen[name].astype(str) == value
-        else:
-            same = (chosen[texts].astype(str) == key).any(axis=1)
-        chosen = chosen[same]
+def _row(file: str, keys: tuple[str, ...]) -> "pd.Series[Any]":
+    chosen = _rows(file, keys)
     if len(chosen) != 1:
         raise NoFigure(f"{' / '.join(keys)}: {len(chosen)} rows of {file}, not one")
     return chosen.iloc[0]
+
+
+def _rows(file: str, keys: tuple[str, ...]) -> pd.DataFrame:
+    every, texts = table(file), _texts(file)
+    there = pd.Series(True, every.index)
+    for key in keys:
+        name, _, value = key.partition("=")
+        cells, value = (every[[name]].astype(str), value) if name in every and value else (texts, key)
+        pattern = re.escape(value).replace(r"\*", ".*")
+        for name in cells if "*" in value else ():
+            cells = cells.assign(**{name: cells[name].str.fullmatch(pattern).map({True: value, False: ""})})
+        there &= (cells == value).any(axis=1)
+    return every[there]
+
+
+@cache
+def _texts(file: str) -> pd.DataFrame:
+    """The columns whose texts name a row."""
+    frame = table(file)
+    return frame[[n for n in frame if frame[n].dtype.kind not in "fiub" and n not in BESIDES]].astype(str)
 
 
 def _checks(text: str) -> pd.DataFrame:
@@ -142,7 +169,7 @@ def _split(places: str) -> Iterator[str]:
 
 def _of_json(path: Path, column: str, keys: tuple[str, ...]) -> Figure:
     """`column` of the object to which the keys lead: names, positions, or a text that one of a list's objects has."""
-    place = json.loads(path.read_text(encoding="utf-8"))
+    place = json.loads(_header(path) if path.suffix == ".safetensors" else path.read_text(encoding="utf-8"))
     for key in keys:
         if isinstance(place, dict) and key in place:
             place = place[key]
@@ -166,6 +193,13 @@ def _of_json(path: Path, column: str, keys: tuple[str, ...]) -> Figure:
         return Figure(*map(_number, place[column]))
     low, high = _bounds_of(column, set(place))
     return Figure(_number(place[column]), *(None if name is None else _number(place[name]) for name in (low, high)))
+
+
+def _header(path: Path) -> str:
+    """What a trained head says of its training, in JSON."""
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return str(header["__metadata__"]["specbench"])
 
 
 def _of_text(path: Path, keys: tuple[str, ...]) -> Figure:
