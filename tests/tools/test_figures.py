@@ -82,7 +82,7 @@ def files(tmp_path, monkeypatch):
 
 def forget() -> None:
     stored.table.cache_clear()
-    stored.figure.cache_clear()
+    stored.figures.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from figures.stored import NUMBER, Figure, NoFigure, named, path_of
+from figures.stored import NUMBER, Figure, NoFigure, figures, path_of
 
 MARK = re.compile(r"<!--([=!])\s+(\S+)\s+(.*?)\s*-->", re.S)
 TERM = re.compile(r"(\w+)\[((?:[^\[\]]|\[[^\]]*\])*)\](?:@([\w./-]+))?")
@@ -140,7 +140,7 @@ def evaluated(expression: str, file: str) -> Figure:
     """What an expression over figures comes to; of one figure alone, or times a number, with its bounds."""
     path_of(file)
     terms = [
-        named(term[3] or file, term[1], tuple(key.strip() for key in term[2].split(" / ")))
+        figures(term[3] or file, term[1], tuple(key.strip() for key in term[2].split(" / ")))
         for term in TERM.finditer(expression)
     ]
     if not terms:

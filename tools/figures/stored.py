@@ -32,36 +32,35 @@ class Figure:
     high: float | None = None
 
 
-@cache
 def figure(file: str, column: str, keys: tuple[str, ...]) -> Figure:
-    """The figure of a file's column in the one row, or at the one place, that the keys name.
+    """The figure of a file's column in the one row, or at the one place, that the keys name."""
+    found = figures(file, column, keys)
+    if len(found) != 1:
+        raise NoFigure(f"{' / '.join(keys)}: {len(found)} rows of {file}, not one")
+    return found[0]
 
-    `file` is the name of a CSV without its ending, NAME.SHEET where an analysis wrote several tables (NAME alone has what
-    is said of it as a whole, in one row), `checks` for
-    tables/checks.md, NAME.json, NAME.txt, NAME.parquet, NAME.safetensors of a head that ships (the
-    JSON of its training), or NAME.md of tables/.
+
+@cache
+def figures(file: str, column: str, keys: tuple[str, ...]) -> list[Figure]:
+    """The figure of a file's column in the one row, or at the one place, that the keys name; with `*` in one, several.
+
+    `file` is the name of a CSV without its ending, NAME.SHEET where an analysis wrote several tables (NAME alone has
+    what is said of it as a whole, in one row), `checks` for tables/checks.md, NAME.json, NAME.txt, NAME.parquet,
+    NAME.safetensors of a head that ships (the JSON of its training), or NAME.md of tables/.
     """
     path = path_of(file)
     if path.suffix in (".json", ".safetensors"):
         return _of_json(path, column, keys)
     if path.suffix == ".txt" or (path.suffix == ".md" and file != "checks"):
-        return _of_text(path, keys)
-    row, frame = _row(file, keys), table(file)
-    if column not in frame:
+        return [_of_text(path, keys)]
+    rows, columns = _rows(file, keys), set(table(file).columns)
+    if (len(rows) < 2) if any("*" in key for key in keys) else (len(rows) != 1):
+        raise NoFigure(f"{' / '.join(keys)}: {len(rows)} rows of {file}")
+    if column not in columns:
         raise NoFigure(f"{file} has no column {column}")
-    low, high = _bounds_of(column, set(frame.columns))
-    return Figure(_number(row[column]), *(None if name is None else _number(row[name]) for name in (low, high)))
-
-
-@cache
-def named(file: str, column: str, keys: tuple[str, ...]) -> list[Figure]:
-    """The figure that the keys name; of a CSV or a Parquet file, with `*` in a key, those of all rows, at least two."""
-    if not any("*" in key for key in keys) or (path_of(file).suffix not in (".csv", ".parquet") and file != "checks"):
-        return [figure(file, column, keys)]
-    rows = _rows(file, keys)
-    if len(rows) < 2 or column not in rows:
-        raise NoFigure(f"{' / '.join(keys)}: {len(rows)} rows of {file} with {column}, not several")
-    return [Figure(_number(value)) for value in rows[column]]
+    low, high = _bounds_of(column, columns)
+    names = [name for name in (column, low, high) if name]
+    return [Figure(*(_number(row[name]) for name in names)) for _, row in rows.iterrows()]
 
 
 def path_of(file: str) -> Path:
@@ -114,13 +113,6 @@ def _numeric(column: "pd.Series[Any]") -> "pd.Series[Any]":
     return numbers if numbers.notna().equals(column.notna()) else column
 
 
-def _row(file: str, keys: tuple[str, ...]) -> "pd.Series[Any]":
-    chosen = _rows(file, keys)
-    if len(chosen) != 1:
-        raise NoFigure(f"{' / '.join(keys)}: {len(chosen)} rows of {file}, not one")
-    return chosen.iloc[0]
-
-
 def _rows(file: str, keys: tuple[str, ...]) -> pd.DataFrame:
     every, texts = table(file), _texts(file)
     there = pd.Series(True, every.index)
@@ -167,32 +159,45 @@ def _split(places: str) -> Iterator[str]:
     yield from re.split(r", (?![^\[(]*[\])])(?!alike|where)", places)
 
 
-def _of_json(path: Path, column: str, keys: tuple[str, ...]) -> Figure:
-    """`column` of the object to which the keys lead: names, positions, or a text that one of a list's objects has."""
-    place = json.loads(_header(path) if path.suffix == ".safetensors" else path.read_text(encoding="utf-8"))
-    for key in keys:
-        if isinstance(place, dict) and key in place:
-            place = place[key]
-        elif isinstance(place, list) and key.isdigit():
-            place = place[int(key)]
-        elif isinstance(place, list):
-            name, _, value = key.partition("=")
-            same = [one for one in place if key in one.values() or (value and str(one.get(name)) == value)]
-            place = same[0] if len(same) == 1 else same
-        else:
-            raise NoFigure(f"{path.name} has no {key!r} there")
+def _of_json(path: Path, column: str, keys: tuple[str, ...]) -> list[Figure]:
+    """`column` where the keys lead: names, positions, texts that one of a list's objects has, `*` for each."""
+    text = _header(path) if path.suffix == ".safetensors" else path.read_text(encoding="utf-8")
+    return [_at(place, column, f"{' / '.join(keys)} of {path.name}") for place in _places(json.loads(text), keys, path)]
+
+
+def _places(place: Any, keys: tuple[str, ...], path: Path) -> Iterator[Any]:
+    if not keys:
+        yield place
+        return
+    key, *rest = keys
+    found = [place[key]] if isinstance(place, dict) and key in place else []
+    if key == "*":
+        found = list(place.values() if isinstance(place, dict) else place)
+    elif isinstance(place, list) and key.isdigit():
+        found = [place[int(key)]]
+    elif isinstance(place, list):
+        name, _, value = key.partition("=")
+        same = [one for one in place if key in one.values() or (value and str(one.get(name)) == value)]
+        found = same if len(same) == 1 else [same]
+    if not found:
+        raise NoFigure(f"{path.name} has no {key!r} there")
+    for one in found:
+        yield from _places(one, tuple(rest), path)
+
+
+def _at(place: Any, column: str, name: str) -> Figure:
     if isinstance(place, list):
         if not column.isdigit() and len(place) == 3 and column == "value":
             return Figure(*map(_number, place))
         if column.isdigit() and int(column) < len(place) and not isinstance(place[int(column)], dict):
             return Figure(_number(place[int(column)]))
-        raise NoFigure(f"{' / '.join(keys)}: {len(place)} of {path.name}, not one")
+        raise NoFigure(f"{name}: {len(place)}, not one")
     if column not in place:
-        raise NoFigure(f"{path.name} has no {column!r} there")
+        raise NoFigure(f"{name} has no {column!r}")
     if isinstance(place[column], list) and len(place[column]) == 3:
         return Figure(*map(_number, place[column]))
     low, high = _bounds_of(column, set(place))
-    return Figure(_number(place[column]), *(None if name is None else _number(place[name]) for name in (low, high)))
+    return Figure(_number(place[column]), *(None if end is None else _number(place[end]) for end in (low, high)))
 
 
 def _header(path: Path) -> str:
