@@ -7,7 +7,7 @@ digits and its bounds. The number stands before its mark. Formats: `.2f`, `.1p` 
 with `,` thousands, with `±` bounds, of other digits as `±.0`; `.1s±` is a score in percent, its bounds widened to whole
 ones. An expression computes with several figures, one of another file with that behind it:
 `100 * (accuracy[a / vanilla] - accuracy[a / csd]@other) .1f`. A `*` in a key stands for any text, and so for several
-rows: `min(tau[pocket_* / csd]) .2f`, also of `max`, `mean` and `sum`.
+rows: `min(tau[pocket_* / csd]) .2f`, also of `max`, `mean`, `sum` and `count`.
 
     <!--! math-csd-300 tau[average / csd] > tau[average / sps] -->
 
@@ -29,7 +29,11 @@ FORMAT = re.compile(
 )
 SHOWN = re.compile(rf"({NUMBER})(\*\*)?(?:(\s*[%×]?\s*\[)({NUMBER})(,\s+)({NUMBER})(\]))?(\*\*)?$")
 FUNCTIONS = {"abs": abs, "min": min, "max": max, "round": round, "nan": float("nan"), "inf": float("inf")}
-FUNCTIONS |= {"sum": lambda *values: sum(values), "mean": lambda *values: sum(values) / len(values)}
+FUNCTIONS |= {
+    "sum": lambda *values: sum(values),
+    "mean": lambda *values: sum(values) / len(values),
+    "count": lambda *values: len(values),
+}
 SUM = re.compile(rf"(?:[\d.eE+\-*/()<>=!, ]|and|or|not|{'|'.join(FUNCTIONS)})*")
 
 

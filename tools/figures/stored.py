@@ -103,6 +103,8 @@ def table(file: str) -> pd.DataFrame:
         cells = frame[frame.table == sheet] if sheet else frame[frame.table.isna()]
         if cells.empty:
             raise NoFigure(f"{path.name} has these tables: {', '.join(sorted(set(frame.table.dropna())))}")
+        if cells.duplicated(["row", "column"]).any():
+            raise NoFigure(f"{path.name} has a cell twice in {sheet or 'what is said of it as a whole'}")
         frame = cells.pivot(index="row", columns="column", values="value").sort_index()
         frame = frame.apply(_numeric)
     return frame.rename(columns=lambda name: str(name).replace(" ", "_"))
