@@ -1,5 +1,6 @@
 """Figures of pages are those of the files under results/: all of them, and each that is made wrong on purpose."""
 
+import json
 import re
 
 import pandas as pd
@@ -67,12 +68,17 @@ def files(tmp_path, monkeypatch):
     rows = {"task": ["a", "b", "b"], "method": ["x", "x", "y[k=1]"], "baseline": ["x"] * 3, "tau": [2.0, 3.5, 0.125]}
     rows |= {"share": [0.5, -0.0004, 0.999], "share_low": [0.25, -0.1, 0.9], "share_high": [0.75, 0.1, 1.0]}
     pd.DataFrame(rows).to_csv(reference / "run.csv", index=False)
+    pd.DataFrame(rows).to_parquet(reference / "run.parquet")
     cells = [("t", 0, "kind", "k"), ("t", 0, "value", "1.5"), ("t", 0, "low", "1"), ("t", 0, "high", "2")]
+    cells += [(None, 0, "name", "whole"), (None, 0, "states", "12")]
     finding = pd.DataFrame(cells, columns=["table", "row", "column", "value"]).assign(analysis="x")
     finding.to_csv(reference / "finding.csv", index=False)
     (reference / "some.json").write_text(
-        '{"of": [{"name": "p", "value": 1234.5, "low": 1, "high": 2}, {"name": "q"}], "by": [1, 2.25]}'
+        '{"of": [{"name": "p", "value": 1234.5, "low": 1, "high": 2}, {"name": "q"}], "by": [1, 2.25], '
+        '"each": [{"of::x": 3}, {"of::x": 5}]}'
     )
+    header = json.dumps({"__metadata__": {"specbench": '{"trained": {"right": [0.25, 0.5]}}'}}).encode()
+    (reference / "head.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"numbers")
     (reference / "some.txt").write_text("first 1\nAUROC  0.823 [0.753, 0.884]\ntime of cos 7 9.5 2,000\n")
     monkeypatch.setattr(stored, "RESULTS", tmp_path)
     forget()
@@ -83,6 +89,7 @@ def files(tmp_path, monkeypatch):
 def forget() -> None:
     stored.table.cache_clear()
     stored.figures.cache_clear()
+    stored._texts.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -102,6 +109,13 @@ def forget() -> None:
         ("7", "some.txt number[cos / 3] .0f", "2000"),
         ("0.1 [0, 0]", "some.txt number[AUROC] .2f±", "0.82 [0.75, 0.88]"),
         ("0.1 [0, 0]", "finding.t value[k] .1f±", "1.5 [1.0, 2.0]"),
+        ("7", "finding states[whole] .0f", "12"),
+        ("7", "run max(tau[b / *]) .2f", "3.50"),
+        ("7", "run mean(tau[* / x]) .2f", "2.75"),
+        ("7", "run count(tau[task=*]) .0f", "3"),
+        ("7", "run.parquet sum(tau[b / *]) .3f", "3.625"),
+        ("7", "some.json of::x[each / 1] - min(of::x[each / *]) .0f", "2"),
+        ("7", "head.safetensors 1[trained / right] .0p", "50"),
         ("**0.1**", "run tau[a / x] + value[k]@finding.t .1f", "**3.5**"),
     ],
 )
@@ -117,6 +131,8 @@ def test_a_mark_by_hand(files, shown: str, mark: str, right: str) -> None:
         ("none tau[b / x] .2f", "no file none"),
         ("run tau[x] .2f", "2 rows of run"),
         ("run tau[c / x] .2f", "0 rows of run"),
+        ("run max(tau[b / y*]) .2f", "1 rows of run"),
+        ("run tau[b / *] .2f", "'tau[b / *]'"),
         ("run speed[a / x] .2f", "no column speed"),
         ("run tau[a / x]", "no format"),
         ("run tau[a / x] .2f±", "bounds in one"),

@@ -7,7 +7,7 @@ import pytest
 from figures import pages, unmarked
 from figures.stored import ROOT
 
-OPEN = 332  # measured numbers without a mark: this only falls
+OPEN = 11  # measured numbers without a mark: this only falls
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in pages.pages()}
 KNOWN = unmarked.listed()
 
@@ -53,6 +53,8 @@ def test_a_listed_number_that_is_made_wrong_is_found() -> None:
         ("2.2, 3.1 and 4.4 times at T = 0.7 and μ = 0.5, p < 0.05", ["2.2", "3.1", "4.4 times"]),
         ("arXiv 2402.14414, 2501.00001; §3.2; Theorem 3.1 and 3.6 (torch 2.13)", []),
         ("`--slo ttft=0.5` [a 3.5 link](x.md#1.25)\n```\n0.125\n```\n# A 4.5 head\n", ["3.5"]),
+        ("95 %\nintervals; γ\n= 2, 3.5 at μ = 0.5; p <\n0.05", ["3.5"]),
+        ("61 of 82, 74<!--= run tau[a / x] .0f --> %", []),
         ("10 tasks, 5 documents, version-2.5 and a1.5", []),
         ("<!-- table:begin -->\n| 1.5 |\n<!-- table:end -->", []),
         ("−0.5 points, +1.25, 1,458 µs, 64 MiB, 12 tok/s", ["−0.5 points", "+1.25", "1,458 µs", "64 MiB", "12 tok/s"]),

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from figures.stored import NUMBER, Figure, NoFigure, figures, path_of
 
 MARK = re.compile(r"<!--([=!])\s+(\S+)\s+(.*?)\s*-->", re.S)
-TERM = re.compile(r"(\w+)\[((?:[^\[\]]|\[[^\]]*\])*)\](?:@([\w./-]+))?")
+TERM = re.compile(r"([\w:]+)\[((?:[^\[\]]|\[[^\]]*\])*)\](?:@([\w./-]+))?")
 FORMAT = re.compile(
     r"\s(?P<sign>\+?)(?P<thousands>,?)\.(?P<digits>\d)(?P<kind>[fps])(?P<bounds>±(?:\.(?P<other>\d))?)?$"
 )

@@ -12,7 +12,7 @@ import pandas as pd
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-HEADS = ROOT / "suites" / "trained" / "heads"  # trained heads say of their training what was measured
+TRAINED = [ROOT / "suites" / "trained" / "heads", *sorted((ROOT / "extras" / "specbench_extras").iterdir())]
 BESIDES = {"baseline", "metric", "accuracy_test"}  # texts of a row that do not name it
 NUMBER = r"[+−-]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
 # A data set's figure in a cell of checks.md.
@@ -67,7 +67,7 @@ def path_of(file: str) -> Path:
     """The file that a mark names. Raises NoFigure if there is none."""
     if file == "checks":
         return RESULTS / "tables" / "checks.md"
-    folders = (RESULTS / "reference", RESULTS / "published", RESULTS / "tables", RESULTS, HEADS)
+    folders = (RESULTS / "reference", RESULTS / "published", RESULTS / "tables", RESULTS, *TRAINED)
     for name in (file, f"{file}.csv", f"{file.rpartition('.')[0]}.csv"):
         for folder in folders:
             if (folder / name).is_file():

@@ -25,7 +25,7 @@ KINDS = {
 PAST = re.compile(r"```.*?```|`[^`]*`|(?<=\])\([^)\s]*\)|<https?:[^>]*>|^#.*?$|<!-- (?![=!]).*?-->", re.S | re.M)
 PLACED = re.compile(rf"{NUMBER}(?:\*\*)?(?:\s*[%×]?\s*\[[^\]]*\])?(?:\*\*)?(?=<!--=)")
 NOTHING_MEASURED = re.compile(
-    r"95 %(?: (?:intervals?|bounds)|\])|(?:\b[ThK]|[γλμδεκ])\s+=\s+[\d.]+|\bp\s+<\s+[\d.]+"
+    r"95\s%(?:\s(?:intervals?|bounds)|\])|(?:\b[ThK]|[γλμδεκ])\s+=\s+[\d.]+|\bp\s+<\s+[\d.]+"
     r"|arXiv:?\s+[\d.]+(?:,\s+\d{4}\.\d{4,5})*|\b\d{4}\.\d{4,5}\b"
     r"|(?:§+|Theorem|[Ss]ections?|Eqs?\.|Tables?|Figures?|Appendix|Python|transformers|torch|vLLM|SGLang|OpenVINO|NNCF"
     r"|Apache|CUDA|Ray|Qwen|Llama|GLM|Gemma|Ernie|Step)\s*(?:\d+(?:\.\d+)+(?:,?\s(?:and\s)?)?)+",
