@@ -10,7 +10,7 @@ import pytest
 from cases import mostly_long
 from matplotlib.text import Text
 from scipy.stats import t
-from synthetic import CHAIN, SINGLE, Rows, rounds, sample, scores, write_run
+from synthetic import CHAIN, SINGLE, Rows, Timed, change_manifest, rounds, sample, scores, timed_run, write_run
 
 from specbench.base.stats import pooled_rate
 from specbench.config import UserError
@@ -472,8 +472,9 @@ def test_sweep_of_two_combinations(tmp_path):
     assert all(tick == int(tick) for tick in fast.get_xticks())
 
 
-# Of drafts alone: analysis/test_strength.py; of servers: test_requests_plot.py; of logs: test_training_plots.py.
-OF_ANY_RUN = [kind for kind in KINDS if kind not in ("strength", "requests", "training")]
+# Of drafts alone: analysis/test_strength.py; of servers: test_requests_plot.py; of logs: test_training_plots.py; of
+# several runs: below.
+OF_ANY_RUN = [kind for kind in KINDS if kind not in ("strength", "requests", "training", "history")]
 BEGINNINGS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
 
 
@@ -660,3 +661,29 @@ def test_runs_that_cannot_feed_a_plot(tmp_path):
     (alone / "scores.parquet").unlink()
     with pytest.raises(UserError, match="--resume"):
         drawn("time", alone)
+
+
+def repeated(folder, seconds, started, commit):
+    methods = {"vanilla": Timed(1.0, SINGLE), "sps": Timed(seconds, CHAIN)}
+    made = timed_run(folder, methods, documents=9, environment={"git": commit}, baseline="vanilla")
+    return change_manifest(made.folder, started=started).folder
+
+
+def test_history_has_the_runs_in_their_order(tmp_path):
+    """The first run began last. No line joins what was not measured between."""
+    late = repeated(tmp_path / "a", 0.5, "2026-01-03T09:30:00+0000", "123456789")
+    early = repeated(tmp_path / "b", 0.8, "2026-01-02T12:00:00+0000", "abcdefghi")
+    (ax,) = drawn("history", late, early).axes
+    points, _ = bars_of(ax, "sps")
+    assert points == pytest.approx(np.array([[0, 1.25], [1, 2.0]]))
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == [
+        "2026-01-02\n12:00\nabcdefg",
+        "2026-01-03\n09:30\n1234567",
+    ]
+    assert "vanilla" not in str(ax.get_legend_handles_labels()[1])
+    assert {line.get_linestyle() for line in ax.lines if len(line.get_xdata()) == 2} <= {"None", ":"}
+
+
+def test_history_needs_several_runs_with_speeds(run, tmp_path):
+    with pytest.raises(UserError, match="give at least two"):
+        drawn("history", run)

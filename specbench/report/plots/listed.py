@@ -44,6 +44,11 @@ KINDS = {
     "sweep": Kind(
         "summary.sweep", "Speedup and score by setting", "speedup and score by the setting that a sweep changed"
     ),
+    "history": Kind(
+        "history.history",
+        "Speedup from run to run",
+        "speedup of each method in runs that repeat each other, with intervals, in the order in which they began",
+    ),
     "time": Kind(
         "rounds.time",
         "Where decode time goes",
