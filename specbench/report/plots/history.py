@@ -12,6 +12,7 @@ from specbench.report.plots.style import BLACK, few_ticks, grid, label_axes
 from specbench.results.stored import StoredRun
 
 SPEEDUP = "decode speedup (×)"
+FEW = 4  # runs whose names stand next to one another
 SPREAD = 0.5  # of the distance of two runs: so far apart are the methods of one
 
 
@@ -30,7 +31,7 @@ def history(data: PlotData) -> Figure:
         raise UserError("history needs decode speedups, and no run here has one; time a method and its baseline")
     methods = [name for name in data.styles if (rows.method == name).any()]
     all_panels = list(panels(data, rows))
-    fig, axes = grid([1.35] * len(all_panels), 1, sharex=True)
+    fig, axes = grid([1.5] * len(all_panels), 1, sharex=True)
     for ax, (title, part) in zip(axes, all_panels, strict=True):
         for i, (method, of_method) in enumerate((name, part[part.method == name]) for name in methods):
             shift = SPREAD * ((i + 0.5) / len(methods) - 0.5)
@@ -44,6 +45,8 @@ def history(data: PlotData) -> Figure:
         ax.set_ylim(speed_range(*ax.get_ylim()))
     axes[0].set_xticks(range(len(order)), [_name(data.runs[i]) for i in order])
     axes[0].set_xlim(-0.5, len(order) - 0.5)
+    for ax in axes if len(order) > FEW else ():
+        ax.tick_params(axis="x", rotation=90)
     label_axes(axes, 1, "run: began on, at commit", SPEEDUP)
     return fig
 
