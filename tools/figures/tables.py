@@ -10,7 +10,7 @@ from figures import engines
 from figures import provenance as provenance_index
 from figures.markdown import rows as _rows
 from figures.stored import RESULTS, table
-from figures.workloads import replayed_agent, workloads, workloads_qwen
+from figures.workloads import replayed_agent, workloads, workloads_qwen, workloads_qwen_speeds, workloads_speeds
 from specbench.base.stats import holm
 from specbench.report.columns import COLUMNS
 from specbench.report.tables import render
@@ -48,10 +48,18 @@ def bundled() -> str:
 
 def qwen() -> str:
     """Scores and acceptance of a real pair."""
-    rows = table("qwen2.5-coder-humaneval").query("task != 'average'")
-    columns = "method accuracy accuracy_p acceptance_rate alpha tau discard_rate rescue_rate"
+    return _qwen("qwen2.5-coder-humaneval", "accuracy accuracy_p acceptance_rate alpha tau discard_rate rescue_rate")
+
+
+def qwen_times() -> str:
+    """Speeds of the same pair, of fewer documents."""
+    return _qwen("qwen2.5-coder-humaneval-times", "documents acceptance_rate tau tokens_per_s speedup_decode speedup_e2e")
+
+
+def _qwen(name: str, columns: str) -> str:
+    rows = table(name).query("task != 'average'")
     summary = rows.reindex(columns=list(dict.fromkeys([*rows, *(r for c in COLUMNS.values() for r in c.raw)])))
-    return render(summary, "md", columns=columns.split()[1:]).strip()
+    return render(summary, "md", columns=columns.split()).strip()
 
 
 # Drafts compared
@@ -287,6 +295,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "real": real,
     "table": bundled,
     "qwen": qwen,
+    "qwen-times": qwen_times,
     "drafts": drafts,
     "drafts-verdicts": drafts_verdicts,
     "drafts-now": drafts_now,
@@ -301,6 +310,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "provenance": provenance,
     "workloads": workloads,
     "workloads-qwen": workloads_qwen,
+    "workloads-speeds": workloads_speeds,
+    "workloads-qwen-speeds": workloads_qwen_speeds,
     "replay-agent": replayed_agent,
     **engines.TABLES,
 }

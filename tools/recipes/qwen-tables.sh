@@ -2,7 +2,8 @@
 # Scores, acceptance and counts of the papers' methods on real documents with the pair qwen2.5-coder, for its tables. The
 # documents are decoded in batches of 8 in bfloat16, greedily and untimed, in stages of which each is of use by itself:
 # the tasks with SMALL documents, CSD with a memory of CALIBRATE documents of training splits, then LARGE documents. It
-# takes up to 12 GB of memory, and days on one core.
+# takes up to 12 GB of memory, and days on one core. TIMED=20 takes times instead, of 20 documents one by one, on all
+# cores of a machine that should be idle.
 #
 #   DATA=folder OUT=runs/qwen2.5-coder SMALL=48 LARGE=164 CALIBRATE=1000 tools/recipes/qwen-tables.sh
 #
@@ -32,10 +33,16 @@ YAML
 # Prompts of MBPP and MATH-500 are twice as long: half as many together take the same memory.
 documents() {
   case $1 in
-    gsm8k) echo "--suite $out/gsm8k.yaml --batch 8" ;;
-    humaneval) echo "--task humaneval --max-new-tokens 512 --batch 8 --allow-code-execution" ;;
-    mbpp) echo "--task mbpp --batch 4 --allow-code-execution" ;;
-    minerva_math500) echo "--task minerva_math500 --batch 4" ;;
+    gsm8k) echo "--suite $out/gsm8k.yaml" ;;
+    humaneval) echo "--task humaneval --max-new-tokens 512 --allow-code-execution" ;;
+    mbpp) echo "--task mbpp --allow-code-execution" ;;
+    minerva_math500) echo "--task minerva_math500" ;;
+  esac
+}
+together() {
+  case $1 in
+    gsm8k | humaneval) echo "--batch 8 --untimed" ;;
+    *) echo "--batch 4 --untimed" ;;
   esac
 }
 
@@ -46,7 +53,7 @@ stage() {
   echo "$(date +%H:%M) $name"
   # shellcheck disable=SC2046 # several words
   run_into "$out/$name" --pair qwen2.5-coder --dtype bfloat16 --data-dir "$data" $(documents "$task") --limit "$limit" \
-    --untimed "$@"
+    $([[ $name == *-times ]] || together "$task") "$@"
 }
 
 methods="--method sps --method pld --method lossy --method fly --method reflective"
@@ -59,6 +66,13 @@ small() {
     if [[ " $every " == *" $task "* ]]; then stage "$task-small" "$task" "${SMALL:-48}" $methods; fi
   done
 }
+if [ -n "${TIMED:-}" ]; then
+  for task in $every; do
+    stage "$task-times" "$task" "$TIMED" $methods
+    if [ -e "$out/memory" ]; then stage "$task-csd-times" "$task" "$TIMED" --method sps ${calibrated#--baseline none}; fi
+  done
+  exit
+fi
 small humaneval gsm8k
 make_once "$out/memory" specbench calibrate --pair qwen2.5-coder --dtype bfloat16 --data-dir "$data" \
   --suite "$out/calibration.yaml" --documents "${CALIBRATE:-1000}" --batch 16 --out "$out/memory"

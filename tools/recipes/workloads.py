@@ -1,12 +1,13 @@
-"""What drafts are worth on a real pair by workload: prose, code, repetition, long prompts, and agents' turns.
+"""What drafts are worth on a real pair by workload: prose, code, repetition, long prompts, JSON and agents.
 
     python tools/recipes/workloads.py smollm2 DATA runs/workloads results/reference/workloads-smollm2.csv
 
-DATA holds mt_bench.jsonl, humaneval_test.jsonl, cnn_dm_test.jsonl and agent_trajectories.jsonl; `qwen2.5-coder` is
-the other pair. A last argument such as `prose,code` takes some of the runs and keeps the rows of the others; runs that
-are there already are read, and unfinished ones go on. Times are taken, so leave the machine idle; UNTIMED=1 takes none,
-in batches. `equal` counts texts that are vanilla's, all of them where rows are equal bit for bit. A JSON file next to
-the CSV says how. Rows of agents are by the tokens before a round; their intervals are over conversations.
+DATA holds mt_bench.jsonl, humaneval_test.jsonl, cnn_dm_test.jsonl, bfcl_simple_test.jsonl and
+agent_trajectories.jsonl; `qwen2.5-coder` is the other pair. A last argument such as `prose,code` takes some of the runs
+and keeps the rows of the others; runs that are there already are read, and unfinished ones go on. Times are taken, so
+leave the machine idle; UNTIMED=1 takes none, in batches. `equal` counts texts that are vanilla's, all of them where
+rows are equal bit for bit. A JSON file next to the CSV says how. Rows of agents are by the tokens before a round; their
+intervals are over conversations.
 """
 
 import json
@@ -24,6 +25,7 @@ from specbench.results.stored import StoredRun
 
 ALL = "--method sps --method pld --method suffix --method sam --method recycling --method lookahead"
 FEW = "--method sps --method pld --method suffix"
+SCHEMAS = f"{FEW} --method sam --method grammar"
 RUN = "specbench run --pair {pair} --runtime static"
 RUNS = {
     "prose": f"{RUN} {ALL} --max-new-tokens 64 --prompts RUNS/prose.jsonl",
@@ -31,6 +33,8 @@ RUNS = {
     "--allow-code-execution",
     "repeat": f"{RUN} --no-share-prefix {ALL} --max-new-tokens 64 --prompts RUNS/repeat.jsonl",
     "everyday": f"{RUN} {ALL} --max-new-tokens 64 --suite everyday --limit 8",
+    "schemas": f"{RUN} {SCHEMAS} --max-new-tokens 48 --prompts tools/recipes/schemas.jsonl",
+    "calls": f"{RUN} {SCHEMAS} --max-new-tokens 64 --suite tools --limit 15 --schema-field schema --data-dir DATA",
     "agents": f"{RUN} {FEW} --max-new-tokens 32 --trajectories RUNS/{{pair.name}}-agents.jsonl",
 }
 BATCHES = {"prose": 8, "code": 8, "repeat": 6, "everyday": 4}
@@ -49,7 +53,7 @@ class Pair(NamedTuple):
 
 SHORT = ("6e44b9__sweagenttestrepo-1c2844-0", "function_calling_simple-3", "humanevalfix-python-0-4")
 FIXES = tuple(f"marshmallow-code__marshmallow-1867-{n}" for n in (7, 11))
-LONG = ("pydicom__pydicom-1458-2", "swe-agent__test-repo-i1-1", "humanevalfix-python-0-4")
+LONG = ("pydicom__pydicom-1458-2", "humanevalfix-python-0-4")
 PAIRS = {
     "smollm2": Pair("smollm2", "", (*SHORT, *FIXES)),
     "qwen2.5-coder": Pair("qwen2.5-coder", " --dtype bfloat16", LONG),
