@@ -27,9 +27,6 @@ INDEX = RESULTS / "provenance.csv"
 COLUMNS = ["file", "command", "commit", "date", "machine", "load", "pair", "documents", "sha256"]
 REQUIRED = ["command", "commit", "date", "machine"]
 CHANGED = "+changes"  # behind a commit: the files that ran were not all committed
-# Of no history any more, since its change was put on another commit; its files, bench-cpu*.json, are to be measured
-# again on an idle machine. Their rows have the commit with which they were stored.
-MOVED = "a083c215ac77"
 Row = dict[str, str]
 
 
@@ -123,11 +120,9 @@ def unlike(row: Row) -> Iterator[str]:
     for name in files_of(row):
         given = of_json(name)
         commit, known = named_commit(given).removesuffix(CHANGED), row["commit"].removesuffix(CHANGED)
-        if commit in ("", MOVED):
-            pass
-        elif not exists(commit):
+        if commit and not exists(commit):
             yield f"{name} names the commit {commit}, which is not of this history: measure it again"
-        elif not (commit.startswith(known) or known.startswith(commit)):
+        elif commit and not (commit.startswith(known) or known.startswith(commit)):
             yield f"{name} names the commit {commit}, and the row {known}"
         place = given.get("environment") or given.get("machine") or {}
         _, *words = (place.get("command") if isinstance(place, dict) else None) or [""]
