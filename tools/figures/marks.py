@@ -144,7 +144,7 @@ def evaluated(expression: str, file: str) -> Figure:
     """What an expression over figures comes to; of one figure alone, or times a number, with its bounds."""
     path_of(file)
     terms = [
-        figures(term[3] or file, term[1], tuple(key.strip() for key in term[2].split(" / ")))
+        figures(term[3] or file, term[1], tuple(key.strip() for key in term[2].split(" / ") if key.strip()))
         for term in TERM.finditer(expression)
     ]
     if not terms:
