@@ -188,6 +188,8 @@ def _places(place: Any, keys: tuple[str, ...], path: Path) -> Iterator[Any]:
 
 
 def _at(place: Any, column: str, name: str) -> Figure:
+    if column == "value" and isinstance(place, int | float):
+        return Figure(float(place))
     if isinstance(place, list):
         if not column.isdigit() and len(place) == 3 and column == "value":
             return Figure(*map(_number, place))

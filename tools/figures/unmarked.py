@@ -1,7 +1,7 @@
 """Numbers of pages that look measured and stand before no mark: each must be in unmarked.yaml, under what it is.
 
 A number looks measured if it has a unit of measurements (%, ×, times, points, ms, tokens/s and the like), bounds, or a
-decimal point, or if it follows τ. What is in code, links and tables that are made from files is not looked at. The
+decimal point, or if it follows τ or is so many of so many. What is in code, links and tables that are made from files is not looked at. The
 list has for each page the numbers as they stand there, by kind (KINDS). So a new number is found, and a listed one that
 was changed. `make docs-figures` takes out of it what is gone, and puts nothing in.
 """
@@ -30,10 +30,10 @@ NOTHING_MEASURED = re.compile(
     r"|(?:§+|Theorem|[Ss]ections?|Eqs?\.|Tables?|Figures?|Appendix|Python|transformers|torch|vLLM|SGLang|OpenVINO|NNCF"
     r"|Apache|CUDA|Ray|Qwen|Llama|GLM|Gemma|Ernie|Step)\s*(?:\d+(?:\.\d+)+(?:,?\s(?:and\s)?)?)+",
 )
-ALONE = r"(?<![\w.=/@-])[+−-]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?![\w]|\.\d|-\w)"
+ALONE = r"(?<![\w.=/@-])[+−-]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?![\w]|\.\d|,\d|-\w)"
 UNIT = r"(?:%|×|[mµ]s\b|points?\b|tok(?:ens)?/s\b|times\b|tokens\s+a\s+(?:round|second)\b|s\b|seconds\b|[MG]i?B\b)"
 LOOKS = re.compile(
-    rf"{ALONE}(?:\*\*)?\s*[%×]?\s*\[{NUMBER},\s+{NUMBER}\]|{ALONE}(?:\*\*)?\s*{UNIT}"
+    rf"{ALONE}\s+of\s+(?:the\s+|all\s+)?{ALONE}|{ALONE}(?:\*\*)?\s*[%×]?\s*\[{NUMBER},\s+{NUMBER}\]|{ALONE}(?:\*\*)?\s*{UNIT}"
     rf"|τ\s+(?:of\s+|is\s+|was\s+|=\s+)?(?P<tau>{ALONE})|(?<![\w.=/@-])[+−-]?\d[\d,]*\.\d+(?![\w]|\.\d)"
 )
 
