@@ -1,9 +1,9 @@
 """Numbers of pages that look measured and stand before no mark: each must be in unmarked.yaml, under what it is.
 
-A number looks measured if it has a unit of measurements (%, ×, times, points, ms, tokens/s and the like), bounds, or a
-decimal point, or if it follows τ or is so many of so many. What is in code, links and tables that are made from files is not looked at. The
-list has for each page the numbers as they stand there, by kind (KINDS). So a new number is found, and a listed one that
-was changed. `make docs-figures` takes out of it what is gone, and puts nothing in.
+A number looks measured if it has a unit of measurements (%, ×, times, points, ms, tokens/s and the like), bounds, or
+a decimal point, or if it follows τ or is so many of so many. What is in code, links and tables that are made from
+files is not looked at. The list has for each page the numbers as they stand there, by kind (KINDS). So a new number
+is found, and a listed one that was changed. `make docs-figures` takes out of it what is gone, and puts nothing in.
 """
 
 import re
