@@ -24,6 +24,7 @@ from specbench.engine.types import Sampling
 from specbench.methods.chains.vanilla import Vanilla
 from specbench.training.collected import left_to_others, put_table, read_collected
 from specbench.training.documents import Document, documents_hash
+from specbench.training.loop import Advance, ignore
 
 ROWS, MOST_ROWS = 64, 1024  # documents that are answered together, at least and at most
 CACHED = 8  # the cache of those that are answered together takes at most one in CACHED of a GPU's bytes
@@ -73,13 +74,13 @@ def answer_all(
     sampling: Sampling,
     seed: int,
     folder: Path,
-    advance: Callable[[int], None],
+    advance: Advance,
 ) -> list[Answered]:
     """Have the target answer each document `times` times, `rows_together` documents to a file in `folder`.
 
     Files that exist are read instead, and the first of them says how many documents a file has: another device may have
-    room for more. `advance` is called with the answers done. Raises UserError if a file is damaged
-    or was made under other settings.
+    room for more. `advance` is called with tokens, `times` times `most_tokens(documents)` in all, as they are read and
+    said. Raises UserError if a file is damaged or was made under other settings.
     """
     target = fingerprint(pair.models["target"])
     # Documents of similar length together: see `answer`.
@@ -97,14 +98,31 @@ def answer_all(
             "time": time,
             "seed": seed,
         }
-        path = folder / f"{number:05d}.parquet"
+        path, told = folder / f"{number:05d}.parquet", Told(most_tokens(some), advance)
         if not path.exists():
-            put_table(path, _answered(pair, some, sampling, stable_seed(seed, "answers", time)), {"facts": made_under})
+            made = _answered(pair, some, sampling, stable_seed(seed, "answers", time), told)
+            put_table(path, made, {"facts": made_under})
         answers = read_collected(path, made_under, lambda table: table["answer"].to_pylist())
         for document, answer in zip(some, answers, strict=True):
             answered.append(Answered(document.name, [*document.prompt, *answer], len(document.prompt)))
-        advance(len(some))
+        told(told.left)
     return answered
+
+
+def most_tokens(documents: Sequence[Document]) -> int:
+    """The tokens that are read and said at most when documents are answered."""
+    return sum(len(document.prompt) + document.max_new_tokens for document in documents)
+
+
+class Told:
+    """An `Advance` that passes on at most `left` in all, so that a bar ends where it should."""
+
+    def __init__(self, left: int, advance: Advance) -> None:
+        self.left, self.advance = left, advance
+
+    def __call__(self, count: int) -> None:
+        self.advance(min(count, self.left))
+        self.left -= min(count, self.left)
 
 
 def rows_together(model: PreTrainedModel, documents: Sequence[Document]) -> int:
@@ -117,20 +135,25 @@ def rows_together(model: PreTrainedModel, documents: Sequence[Document]) -> int:
     return min(MOST_ROWS, max(ROWS, total // (CACHED * size * longest)))
 
 
-def _answered(pair: Pair, documents: Sequence[Document], sampling: Sampling, seed: int) -> pa.Table:
+def _answered(pair: Pair, documents: Sequence[Document], sampling: Sampling, seed: int, advance: Advance) -> pa.Table:
     rng = torch.Generator(pair.device).manual_seed(stable_seed(seed, documents[0].name))
-    answers = answers_of(pair.models["target"], pair, documents, sampling, rng)
+    answers = answers_of(pair.models["target"], pair, documents, sampling, rng, advance)
     names = [document.name for document in documents]
     return pa.table({"name": names, "answer": pa.array(answers, pa.list_(pa.int32()))})
 
 
 def answers_of(
-    model: PreTrainedModel, pair: Pair, documents: Sequence[Document], sampling: Sampling, rng: torch.Generator
+    model: PreTrainedModel,
+    pair: Pair,
+    documents: Sequence[Document],
+    sampling: Sampling,
+    rng: torch.Generator,
+    advance: Advance = ignore,
 ) -> list[list[int]]:
     """A model's answer to each document, up to its stop strings, its end token or its limit; all in one batch."""
     longest = max(document.max_new_tokens for document in documents)
     prompts = [document.prompt for document in documents]
-    rows = answer(model, prompts, longest, pair.eos_ids, pair.vocabulary, sampling, rng)
+    rows = answer(model, prompts, longest, pair.eos_ids, pair.vocabulary, sampling, rng, advance)
     answers = []
     for document, row in zip(documents, rows, strict=True):
         ending = document.ending(pair)
@@ -148,18 +171,20 @@ def answer(
     vocabulary: int,
     sampling: Sampling,
     rng: torch.Generator,
+    advance: Advance = ignore,
 ) -> list[list[int]]:
     """Answer each prompt with at most `length` tokens, up to an end token, all prompts in one batch.
 
     There is no padding: all rows have read the same number of tokens, and longer prompts are still being read while
     shorter ones are answered. So prompts of similar length cost least. The beginning that all prompts share is read
-    once. A target with a state answers one prompt after the other.
+    once. A target with a state answers one prompt after the other. `advance` is called with the tokens read and said;
+    an answer that ends early counts as its whole `length`.
     """
     lengths = [length] * len(prompts) if isinstance(length, int) else length
     if has_more_than_keys(target):
         session = Session(target, "target", vocabulary=vocabulary)
         each = zip(prompts, lengths, strict=True)
-        return [_answer_alone(session, list(prompt), most, eos_ids, sampling, rng) for prompt, most in each]
+        return [_answer_alone(session, list(prompt), most, eos_ids, sampling, rng, advance) for prompt, most in each]
     read, cache = min(map(len, prompts)), DynamicCache()
     shared = min(read - 1, min(common(list(prompts[0]), prompt) for prompt in prompts))
     if shared and len(prompts) > 1:
@@ -170,20 +195,24 @@ def answer(
     fed = torch.tensor([prompt[shared:read] for prompt in prompts], device=target.device)
     active = list(range(len(prompts)))  # the prompts whose rows are in the batch
     answers: list[list[int]] = [[] for _ in prompts]
+    over: set[int] = set()  # prompts whose answers have ended; their rows may stay in the batch
+    advance(len(prompts) * (read - 1))
     while True:
         out = target(fed, past_key_values=cache, use_cache=True, logits_to_keep=1)
         drawn = draw(out.logits[:, -1, :vocabulary], sampling, rng)[0].tolist()
-        following = []
+        following, before = [], len(over)
         for row, token in zip(active, drawn, strict=True):
-            if read < len(prompts[row]):
-                following.append(prompts[row][read])
-            else:
+            if row not in over and read >= len(prompts[row]):
                 answers[row].append(token)
-                following.append(token)
+                if ended(answers[row], lengths[row], eos_ids):
+                    over.add(row)
+                    advance(len(prompts[row]) + lengths[row] - read)
+            following.append(prompts[row][read] if read < len(prompts[row]) else token)
+        advance(len(prompts) - before)
         read += 1
-        open_rows = [i for i, row in enumerate(active) if not ended(answers[row], lengths[row], eos_ids)]
-        if not open_rows:
+        if len(over) == len(prompts):
             return answers
+        open_rows = [i for i, row in enumerate(active) if row not in over]
         if len(open_rows) <= len(active) * 3 // 4:  # each selection copies the cache
             cache.batch_select_indices(torch.tensor(open_rows, device=target.device))
             active, following = [active[i] for i in open_rows], [following[i] for i in open_rows]
@@ -191,13 +220,20 @@ def answer(
 
 
 def _answer_alone(
-    target: Session, prompt: list[int], length: int, eos_ids: frozenset[int], sampling: Sampling, rng: torch.Generator
+    target: Session,
+    prompt: list[int],
+    length: int,
+    eos_ids: frozenset[int],
+    sampling: Sampling,
+    rng: torch.Generator,
+    advance: Advance,
 ) -> list[int]:
     said: list[int] = []
     for round_ in Vanilla(target).rounds(prompt, sampling, rng):
         said += round_.tokens
         if ended(said, length, eos_ids):
             break
+    advance(len(prompt) + length)
     return said
 
 

@@ -15,7 +15,7 @@ from specbench.config import UserError
 from specbench.engine.clock import now
 from specbench.engine.types import Sampling
 from specbench.measure.manifest import digest
-from specbench.training.answered import Answered, answer_all, batches, micro_tokens
+from specbench.training.answered import Answered, answer_all, batches, micro_tokens, most_tokens
 from specbench.training.curve import Curve
 from specbench.training.documents import Document, hold_out, training_documents
 from specbench.training.loop import Batch, Epochs, ignore
@@ -57,7 +57,8 @@ def answered_lessons(job: Job, recipe: AnsweredRecipe) -> Lessons:
         raise UserError(f"{job.spec.method} is trained one head at a time; leave out --grid")
     documents = training_documents(job.plan, job.pair, 0, job.data)
     folder = job.out.with_name(f"{job.out.stem}.answers")
-    with collecting(folder, "answering", recipe.answers * len(documents), "the answers") as advance:
+    tokens = recipe.answers * most_tokens(documents)
+    with collecting(folder, "answering, tokens at most", tokens, "the answers") as advance:
         sampling = Sampling(float(recipe.temperature))
         answered = answer_all(job.pair, documents, recipe.answers, sampling, job.plan.seed, folder, advance)
     learned, held = split(answered, recipe.length, job.plan.seed)

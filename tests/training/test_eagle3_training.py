@@ -56,11 +56,13 @@ def test_answers_in_a_batch_are_those_of_each_prompt_alone(architecture):
     expected = [oracle.greedy(cpu, prompt, 20) for prompt in prompts]
     ends = frozenset({expected[0][3], expected[1][6], expected[2][9]})
     rng = torch.Generator(DEVICE)
-    reply = answer(model, prompts, 20, ends, VOCABULARY, Sampling(), rng)
+    told: list[int] = []
+    reply = answer(model, prompts, 20, ends, VOCABULARY, Sampling(), rng, told.append)
     places = [next((i for i, token in enumerate(one) if token in ends), 19) for one in expected]
     assert len(set(places)) >= 2
-    for one, whole, end in zip(reply, expected, places, strict=True):
-        assert whole[: end + 1] == one[: end + 1]
+    assert reply == [whole[: end + 1] for whole, end in zip(expected, places, strict=True)]
+    assert sum(told) == sum(len(prompt) + 20 for prompt in prompts), "as many as were announced, ended early or not"
+    assert max(told) <= 20 and len(told) > 20, "a batch is told step by step"
 
 
 def test_sampled_answers_follow_the_targets_distribution():
@@ -256,6 +258,17 @@ def test_answers_that_were_made_elsewhere_are_read_whatever_this_device_has_room
     monkeypatch.setattr(data, "answers_of", None)  # nothing is answered again
     eagle3.train(job("there.safetensors"))
     assert (job().out.parent / "here.safetensors").read_bytes() == (job().out.parent / "there.safetensors").read_bytes()
+
+
+def test_answers_are_told_as_they_come_and_as_many_as_announced(job, tmp_path):
+    """Documents have limits of their own, and a batch answers up to the largest; files that exist count as whole."""
+    assert len({document.max_new_tokens for document in documents()}) > 1
+    for times in (2, 2, 3):
+        told: list[int] = []
+        data.answer_all(job().pair, documents(), times, Sampling(), 0, tmp_path / "answers", told.append)
+        assert sum(told) == times * data.most_tokens(documents())
+        assert min(told) >= 0
+    assert len(told) > 12, "the third time was answered token by token"
 
 
 def test_a_stopped_training_goes_on_and_gives_the_same_file(job, monkeypatch):

@@ -142,7 +142,9 @@ def test_a_target_with_a_state_answers_as_a_forward_without_cache_says(kind):
                 text.append(int(model(torch.tensor([text]), use_cache=False).logits[0, -1].argmax()))
         expected.append(text[len(prompt) :])
     ends = frozenset({expected[0][4]})
-    said = data.answer(model, prompts, 8, ends, 96, Sampling(), torch.Generator())
+    told: list[int] = []
+    said = data.answer(model, prompts, 8, ends, 96, Sampling(), torch.Generator(), told.append)
+    assert told == [len(prompt) + 8 for prompt in prompts]
     for one, whole in zip(said, expected, strict=True):
         last = next((i for i, token in enumerate(whole) if token in ends), 7)
         assert one == whole[: last + 1]

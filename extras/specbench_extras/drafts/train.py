@@ -22,7 +22,7 @@ from specbench.measure.manifest import digest
 from specbench.measure.prompts import encode
 from specbench.plan import Plan
 from specbench.report.finding import show
-from specbench.training.answered import answer_all
+from specbench.training.answered import answer_all, most_tokens
 from specbench.training.documents import Document, documents_hash, hold_out, training_documents
 from specbench.training.publish import collecting, held_out_prompts, source
 from specbench.training.train import Job, checkpoint_of
@@ -141,7 +141,8 @@ def _answers(job: Job, recipe: DraftRecipe, documents: Sequence[Document]) -> di
     """The target's answers to documents by name, one at each temperature of the recipe; made, or read if they are."""
     folder = job.out.with_name(f"{job.out.name}.answers")
     answers: dict[str, list[list[int]]] = {document.name: [] for document in documents}
-    with collecting(folder, "answering", len(recipe.temperatures) * len(documents), "the answers") as advance:
+    tokens = len(recipe.temperatures) * most_tokens(documents)
+    with collecting(folder, "answering, tokens at most", tokens, "the answers") as advance:
         for number, temperature in enumerate(recipe.temperatures):
             place, sampling = folder / f"{number}", Sampling(temperature)
             for answered in answer_all(job.pair, documents, 1, sampling, job.plan.seed, place, advance):
