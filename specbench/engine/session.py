@@ -42,8 +42,9 @@ class Session:
     While a tree is open, `tokens` are the context, then the tree's tokens in the order in which they were fed. `keep`
     makes one path of the tree the sequence; `truncate` drops the whole tree. `role` names the model in the watch's
     records. Logits are cut to `vocabulary`. The runtime decides how forwards are computed. With `trees` False, the
-    model's positions or masks are its own, and whatever is no causal chain is refused. All tensors that go in and out
-    are at `home`, by default the model's device; if that is another one, they are copied within the forward.
+    model's positions or masks are its own, and whatever is no causal chain is refused; a tree without branches is one.
+    All tensors that go in and out are at `home`, by default the model's device; if that is another one, they are copied
+    within the forward.
     """
 
     def __init__(
@@ -125,6 +126,8 @@ class Session:
         directions; no earlier token reads them.
         """
         prefix_states = None
+        if not self.trees and parents is not None and list(parents) == list(range(-1, len(parents) - 1)):
+            parents = None  # a tree without branches
         plain = parents is None and features is None and not together
         if self._length == 0 and self.prefixes and plain and self.prefixes.fits(tokens, keep):
             prefix_states = self._load_prefix(self.prefixes, hidden)

@@ -11,6 +11,7 @@ from specbench.engine.drafters import Drafter
 from specbench.engine.ids import Later, to_device
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session
+from specbench.engine.trees import only_path
 from specbench.engine.types import Draft, Round, Sampling, Scored, Verdict
 
 # The target scores a draft of K tokens: target, ids of the last committed tokens (the very last is not fed yet), draft
@@ -71,6 +72,7 @@ def speculate(
 ) -> Iterator[Round]:
     """Decode without end: each round drafts at most γ tokens (or levels of a tree) and takes one target forward.
 
+    A target that reads chains only is asked for one path of each tree (`trees.only_path`).
     `score` receives the last `recent` committed tokens (at least 1), or all of them while there are fewer.
     """
     drafter.begin(prompt)
@@ -79,6 +81,8 @@ def speculate(
     yield Round(context[-1:])
     while True:
         draft = drafter.propose(context, gamma, sampling, rng)
+        if not target.trees:
+            draft = only_path(draft)
         scored = score(target, context[-recent:], draft)
         verdict = accept(draft, scored, sampling, rng)
         drafter.lengths.observe(verdict)

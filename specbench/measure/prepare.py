@@ -62,6 +62,8 @@ def prepare(admitted: Admitted, folder: Path | None, pair: Pair | None = None, s
         for role, model in pair.models.items():
             if what := pair.runtime.unequal(model):
                 warn(f"{role}: near ties may flip, since this machine's kernels differ by width: {what}")
+    if "target" in pair.chains_only:
+        warn("target: it reads chains only, so of a tree of drafts it reads one path, that of first children")
     stopwatch = Stopwatch(pair.device)
     sampling = Sampling(**plan.sampling.model_dump())
     pair = replace(pair, penalties=sampling.penalties)

@@ -6,6 +6,7 @@ answers the documents itself; its states are computed on the fly.
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,17 +16,20 @@ from transformers import DynamicCache, PreTrainedModel
 from specbench.base.console import note
 from specbench.base.hashes import stable_seed
 from specbench.config import UserError, validated
-from specbench.engine.models.mtp import KIND, NoModules, load_modules, new_modules
+from specbench.engine.models.heads import find_head, fingerprint
+from specbench.engine.models.mtp import KIND, NoModules, load_modules, new_modules, stored_modules
+from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST
 from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered, Block
 from specbench.training.eagle3.fit import Step, Taught, Unrolled, unroll
 from specbench.training.eagle3.train import show
-from specbench.training.heads import answered_lessons, learn_answers
+from specbench.training.heads import answered_lessons, learn_answers, to_learn
 from specbench.training.publish import announce, publish
 from specbench.training.recipe import UnrolledRecipe
 from specbench.training.train import Job
 
+GOES_ON = True  # --warm-up: a module that the training goes on with; see train.py
 SHARED = True  # workers may share what it collects; see train.py
 
 
@@ -92,23 +96,42 @@ class MtpTraining(Unrolled):
     """The training of a module."""
 
     def __init__(
-        self, target: PreTrainedModel, answered: Sequence[Answered], vocabulary: int, recipe: UnrolledRecipe, seed: int
+        self,
+        target: PreTrainedModel,
+        answered: Sequence[Answered],
+        vocabulary: int,
+        recipe: UnrolledRecipe,
+        seed: int,
+        earlier: Any = None,
     ) -> None:
-        head, self.begun = first_module(target, vocabulary, seed)
+        head, self.begun = first_module(target, vocabulary, seed, earlier)
         super().__init__(target, head, LAST, answered, recipe, seed)  # type: ignore[arg-type]
 
     def drafted(self, block: Block, taught: Taught) -> list[Step]:
         return unroll(self.head, block, taught, self.recipe.steps, steps_of)
 
 
-def first_module(target: PreTrainedModel, vocabulary: int, seed: int) -> tuple[Module, str]:
-    """The module of the target's checkpoint, else a new one, on its device in float32; and which it is, in words.
+def earlier_module(named: str, pair: Pair) -> Any:
+    """The modules of a folder or a trained file, by its name. Raises UserError if they do not fit the pair's target."""
+    target = pair.models["target"]
+    if Path(named).is_dir():
+        return load_modules(target, named)
+    head = find_head(named, KIND, pair, None)
+    model, _ = stored_modules(head, target)
+    to_learn(model.layers, {name.removeprefix("layers."): tensor for name, tensor in head.tensors.items()})
+    return model
 
-    A new one begins with a layer of the target; what joins embedding and state is random (our inference). Raises
-    UserError for several modules, for a target that none can be made for, and for a checkpoint with a part of them.
+
+def first_module(target: PreTrainedModel, vocabulary: int, seed: int, earlier: Any = None) -> tuple[Module, str]:
+    """An earlier module, else that of the target's checkpoint, else a new one; and which it is, in words.
+
+    It is on the target's device, in float32. A new one begins with a layer of the target; what joins embedding and
+    state is random (our inference). Raises UserError for several modules, for a target that none can be made for, and
+    for a checkpoint with a part of them.
     """
     try:
-        model, begun = load_modules(target), "the checkpoint's module"
+        begun = "the checkpoint's module" if earlier is None else "an earlier module"
+        model = load_modules(target) if earlier is None else earlier
     except NoModules:
         model, begun = new_modules(target), "a new module"
         joined = model.layers[0].eh_proj
@@ -124,15 +147,19 @@ def first_module(target: PreTrainedModel, vocabulary: int, seed: int) -> tuple[M
 def train(job: Job) -> None:
     """Answer the job's documents, fit, write the module to `job.out` and print how often it agrees on held-out ones.
 
-    Raises UserError as `answered_lessons` and `first_module` do.
+    It goes on with the module that --warm-up or the method's setting `head` names. Raises UserError as
+    `answered_lessons`, `earlier_module` and `first_module` do.
     """
     assert job.recipe
     recipe = validated(UnrolledRecipe, job.recipe.values, job.recipe.name)
     target = check_target(job.pair, KIND)
-    first_module(target, job.pair.vocabulary, job.plan.seed)  # refused before minutes of answers
+    earlier = None if job.begins_with == "auto" else earlier_module(job.begins_with, job.pair)
+    first_module(target, job.pair.vocabulary, job.plan.seed, earlier)  # refused before minutes of answers
     lessons = answered_lessons(job, recipe)
     _, folder, learned, held, facts = lessons
-    training = MtpTraining(target, learned, job.pair.vocabulary, recipe, job.plan.seed)
+    if earlier is not None:
+        facts["warm_up"] = fingerprint(earlier.layers)
+    training = MtpTraining(target, learned, job.pair.vocabulary, recipe, job.plan.seed, earlier)
     curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0])
     figures = training.agreement(held)
     trained = {

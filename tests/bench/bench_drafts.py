@@ -1,16 +1,20 @@
 """`dflash` and `mtp` next to transformers' own: its DFlash generation, and `generate(use_mtp=True)`.
 
-Run by `make bench`. The bundled target with the heads that ship, greedy, `eager`, one thread: every way answers every
-prompt, by turns in one process, prefill left out. The module drafts one token, as transformers has it. Texts and the
-accepted drafts of every round are to be equal.
+    PYTHONPATH=tests/support python tests/bench/bench_drafts.py
+    PYTHONPATH=tests/support python tests/bench/bench_drafts.py 5 results/reference/drafts-transformers
+
+Documents of each family, and where a table and its facts go, without an ending. The bundled target with the heads that
+ship, greedy, `eager`, one thread: every way answers every prompt, by turns in one process, prefill left out. The module
+drafts one token, as transformers has it. Texts and the accepted drafts of every round are to be equal.
 """
 
 import sys
 from functools import partial
 from typing import Any
 
+import pandas as pd
 import torch
-from benches import Generate, built, decode, prompts, race_calls
+from benches import Called, Generate, built, decode, prompts, race_calls, store
 from peer_heads import dflash_assistant, handed, noted, with_mask
 from transformers import PreTrainedModel
 from transformers.generation.candidate_generator import DFlashTokenCandidateGenerator, MTPCandidateGenerator
@@ -22,15 +26,15 @@ from specbench.engine.types import Method
 from specbench.methods.blocks.dflash import loaded as loaded_blocks
 from specbench.methods.heads.mtp import loaded as loaded_modules
 
-DOCUMENTS = 5  # of each family
 NEW = 64
 OURS, THEIRS = "specbench", "transformers"
+KINDS = {"vanilla": None, "dflash": DFlashTokenCandidateGenerator, "mtp": MTPCandidateGenerator}
 
 
-def main() -> int:
+def main(documents: str = "5", out: str | None = None) -> int:
     torch.set_num_threads(1)
     pair = load_pair(read_pair("pocket"), device="cpu")
-    target, texts = pair.models["target"], prompts(pair, DOCUMENTS)
+    target, texts = pair.models["target"], prompts(pair, int(documents))
     methods = {"vanilla": built("vanilla", pair), "dflash": built("dflash", pair), "mtp": built("mtp", pair, steps=1)}
     head = loaded_blocks("auto", pair, "dflash")[0]
     mask = pair.tokenizer.pad_token_id
@@ -47,26 +51,35 @@ def main() -> int:
         for generate in engines.values():  # warm
             generate(texts[0], 4)
         raced = race_calls(engines, texts, NEW)
-        wrong = 0
-        print(
-            f"the bundled target, {len(texts)} prompts, {NEW} tokens at most; torch {torch.__version__}; 95 % intervals"
-        )
-        for name, kind in (
-            ("vanilla", None),
-            ("dflash", DFlashTokenCandidateGenerator),
-            ("mtp", MTPCandidateGenerator),
-        ):
-            vanilla = raced.texts["vanilla", OURS]
-            same = sum(
-                a == b == c for a, b, c in zip(vanilla, *(raced.texts[name, by] for by in (OURS, THEIRS)), strict=True)
-            )
+        rows = []
+        for name, kind in KINDS.items():
             rounds = [agrees(methods[name], pair, peers[name], kind, text) for text in texts] if kind else []
-            over = raced.speedup((name, OURS), (name, THEIRS))
-            counts = f", accepted drafts are equal in {sum(rounds)}" if kind else ""
-            words = f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}]" if over else "-"
-            print(f"  {name}: {same} of {len(texts)} texts are equal{counts}; specbench over transformers: {words}")
-            wrong += (same < len(texts)) + (sum(rounds) < len(rounds))
-    return int(wrong > 0)
+            rows.append(row(name, raced, rounds))
+    print(f"the bundled target, {len(texts)} prompts, {NEW} tokens at most; torch {torch.__version__}; 95 % intervals")
+    table = pd.DataFrame(rows)
+    print(table.to_string(index=False))
+    if out:
+        store(table, out, pair, len(texts), settings={"new_tokens": NEW, "mtp.steps": 1}, seconds="processor time")
+    return int(not (table.texts_equal.eq(len(texts)).all() and table.counts_equal.isin(["", len(texts)]).all()))
+
+
+def row(name: str, raced: Called, rounds: list[bool]) -> dict[str, Any]:
+    """Equal texts and counts of accepted drafts, in prompts, and tokens a second of either and their ratio."""
+    mine, other = (name, OURS), (name, THEIRS)
+    texts = zip(raced.texts["vanilla", OURS], raced.texts[mine], raced.texts[other], strict=True)
+    rates = {each: raced.tokens[each].sum() / raced.seconds[each].sum() for each in (mine, other)}
+    over = raced.speedup(mine, other)
+    return {
+        "method": name,
+        "documents": len(raced.texts[mine]),
+        "texts_equal": sum(a == b == c for a, b, c in texts),
+        "counts_equal": sum(rounds) if rounds else "",
+        "tokens_per_s": round(rates[mine], 1),
+        "tokens_per_s_transformers": round(rates[other], 1),
+        "ratio": round(over.value, 3) if over else "",
+        "ratio_low": round(over.low, 3) if over else "",
+        "ratio_high": round(over.high, 3) if over else "",
+    }
 
 
 def ours(method: Method, pair: Pair, prompt: list[int], count: int) -> list[int]:
@@ -94,4 +107,4 @@ def agrees(method: Method, pair: Pair, peer: Any, kind: type[Any], prompt: list[
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

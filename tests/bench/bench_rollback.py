@@ -9,19 +9,14 @@ where a table and its facts go, without an ending. Greedy, `eager`, one thread; 
 in one process. All texts are to be vanilla's.
 """
 
-import json
-import subprocess
 import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from benches import Raced, Text, built, prompts, race
+from benches import Raced, Text, built, prompts, race, store
 
-from specbench.base import environment
 from specbench.base.stats import Paired, pooled_rate, speedup
 from specbench.config import PairSpec
 from specbench.config import load_pair as read_pair
@@ -62,17 +57,7 @@ def main(documents: str = "3", out: str | None = None) -> int:
     table = pd.DataFrame(rows)
     print(table.to_string(index=False))
     if out:
-        table.to_csv(f"{out}.csv", index=False)
-        facts = {
-            "command": f"python tests/bench/bench_rollback.py {documents} results/reference/{Path(out).name}",
-            "commit": subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip(),
-            "date": time.strftime("%Y-%m-%d"),
-            "pair": PAIR,
-            "documents": len(texts),
-            "settings": METHODS,
-            "machine": environment.describe(first.device),
-        }
-        Path(f"{out}.json").write_text(json.dumps(facts, indent=1) + "\n")
+        store(table, out, first, len(texts), settings=METHODS)
     return int(not table.texts_equal.eq(len(texts)).all())
 
 

@@ -1,15 +1,22 @@
 """What the scripts of `make bench` share: prompts, methods and texts of bundled pairs, turns by lot, clocks inside."""
 
+import json
 import random
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter, process_time
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 
+from specbench.base import environment
 from specbench.base.stats import Interval, Paired, speedup
 from specbench.config import Setting, load_method, override, validated
 from specbench.engine.clock import Lap, Stopwatch
@@ -142,6 +149,23 @@ def race_calls(engines: Mapping[Any, Generate], prompts: list[list[int]], new: i
             seconds[each][at] = clock() - first - (first - began)
             tokens[each][at] = max(len(texts[each][at]) - 1, 1)
     return Called(seconds, tokens, texts)
+
+
+def store(table: pd.DataFrame, out: str, pair: Pair, documents: int, **facts: Any) -> None:
+    """Write a table to OUT.csv, and to OUT.json how it was taken: the command, with OUT among the stored figures."""
+    table.to_csv(f"{out}.csv", index=False)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    script, asked = Path(sys.argv[0]).name, " ".join(sys.argv[1:-1])
+    facts = {
+        "command": f"python tests/bench/{script} {asked} results/reference/{Path(out).name}",
+        "commit": commit,
+        "date": time.strftime("%Y-%m-%d"),
+        "pair": pair.name,
+        "documents": documents,
+        **facts,
+        "machine": environment.describe(pair.device),
+    }
+    Path(f"{out}.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
 @contextmanager

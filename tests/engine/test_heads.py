@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 from specbench.cli import app
 from specbench.config import UserError
+from specbench.config import load_pair as load_pair_spec
 from specbench.engine.models import heads
 from specbench.engine.models.heads import SHIPPED, fingerprint, read_head, write_head
-from specbench.engine.models.pair import Pair
+from specbench.engine.models.pair import Pair, load_pair
 from specbench.methods.lengths import specdecpp
 from specbench.methods.lossy import judge
 from specbench.training.specdecpp import released
@@ -115,6 +116,15 @@ def test_a_head_of_the_target_belongs_to_that_alone(tmp_path, pair):
     assert (
         read_head(tmp_path / "h", "judge", made(draft=oracle.tiny("llama", seed=5)), judge.shapes(pair)).trained == {}
     )
+
+
+def test_a_target_in_fewer_bits_is_another_target():
+    spec = load_pair_spec("pocket")
+    int8 = spec.model_copy(update={"target": spec.target.model_copy(update={"weights": "int8"}), "draft": None})
+    first, again = (load_pair(int8, "cpu") for _ in range(2))
+    assert fingerprint(first.models["target"]) == fingerprint(again.models["target"])
+    with one_line_error("whose target has different weights"):
+        read_head(SHIPPED / "eagle3-pocket.safetensors", "eagle3", first, None)
 
 
 def test_what_ships_with_a_pair_serves_others_of_the_models_that_it_reads(tmp_path, pair, monkeypatch):

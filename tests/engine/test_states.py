@@ -3,11 +3,13 @@
 import copy
 import functools
 import json
+from itertools import pairwise, product
 
 import oracle
 import pytest
 import tiny_architectures as tiny
 import torch
+from architectures import eagle3
 from cases import mostly_long
 from gates import Words, decode, with_settings
 from made_runs import TOKENIZER
@@ -61,10 +63,10 @@ PAIRS = list(WAYS.items())
 PAIRS += [(kind, states.STEPS) for kind, way in WAYS.items() if way == states.AGAIN]
 GAMMA = 4
 CLOSE = 5e-4  # parts compute in float32; a rollback that is wrong is off by 0.1 and more
-TEXT = oracle.prompts(1, length=60, seed=3)[0]
-OTHER = oracle.prompts(1, length=60, seed=4)[0]
-# How many of γ tokens are kept, round after round: each place of a rejection after each other one, and none.
-ACCEPTED = (0, 0, 4, 4, 1, 0, 3, 2, 2, 4, 0, 1, 1, 3)
+TEXT = oracle.prompts(1, length=110, seed=3)[0]
+OTHER = oracle.prompts(1, length=110, seed=4)[0]
+# How many of γ tokens are kept, round after round: each count from 0 to γ after each of them.
+ACCEPTED = (0, 0, 1, 0, 2, 0, 3, 0, 4, 1, 1, 2, 1, 3, 1, 4, 2, 2, 3, 2, 4, 3, 3, 4, 4, 0)
 
 
 @functools.cache
@@ -93,6 +95,7 @@ def test_the_way_back_is_the_first_one_that_is_right(kind):
 @mostly_long("kind, way", PAIRS, lambda kind, way: kind in SHORT)
 def test_logits_after_rejections_at_every_place(kind, way):
     """Between blocks a single token is fed, or nothing."""
+    assert set(pairwise(ACCEPTED)) == set(product(range(GAMMA + 1), repeat=2))
     session = Session(target(kind), "target")
     session._states.way = way
     at = 13
@@ -175,6 +178,21 @@ def test_texts_one_by_one_and_in_batches_are_vanillas(kind, name):
         batch = pair(kind, Batched("eager"))
         methods = [with_settings(name, batch, GAMMA, METHODS[name]) for _ in range(2)]
         assert [tokens for tokens, _ in together(methods, [(prompt, 24) for prompt in prompts])] == expected
+
+
+@mostly_long("kind", WAYS, ("lfm2", "qwen3_next"))
+def test_of_a_tree_one_path_is_read(kind):
+    """A head's tree, and trees that are looked up in repeated text: vanilla's texts, with drafts of several tokens."""
+    (prompt, *_), (text, *_) = texts(kind)
+    models = pair(kind)
+    suffix = with_settings("suffix", models, GAMMA, {"offset": 2.0, "form": "tree"})
+    for method in (eagle3(models), suffix, with_settings("recycling", models, GAMMA, {"successors": 3, "nodes": 20})):
+        decode(method, prompt, 24)
+        tokens, rounds = decode(method, prompt, 24)
+        assert tokens == text
+        assert max(len(round_.verdict.drafted) for round_ in rounds[1:]) > 1
+    with one_line_error("reads chains only"):
+        decode(with_settings("rsd", models, GAMMA, {}), prompt, 24)
 
 
 @kinds

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specbench.engine.session import Session
-from specbench.engine.trees import exact_tree
+from specbench.engine.trees import exact_tree, only_path
 from specbench.engine.types import Draft, Sampling, Scored, Verdict
 
 
@@ -123,6 +123,36 @@ def test_what_lies_deeper_than_the_end_of_a_text_is_cut():
     assert chain.decisions() == ["accepted", "rescued", "rejected", "unread"]
     assert chain.decisions(committed=3) == ["accepted", "rescued", "rejected", "cut"]
     assert chain.decisions(committed=1) == ["accepted", "cut", "cut", "cut"]
+
+
+def test_first_children_are_what_a_target_of_chains_is_asked():
+    path = only_path(HAND)
+    assert (path.tokens.tolist(), path.parents, path.probs) == ([A, C], (-1, 0), None)
+    rows = torch.arange(25.0).reshape(5, 5)
+    drawn = Draft(torch.tensor([A, B, C, D, E]), rows, (-1, -1, 1, 0, 2), (0.5, 0.4, 0.3, 0.2, 0.1))
+    path = only_path(drawn)
+    assert (path.tokens.tolist(), path.parents, path.predictions) == ([A, D], (-1, 0), (0.5, 0.2))
+    assert path.probs.tolist() == rows[[0, 3]].tolist()
+    chain = Draft(torch.tensor([A, B]), None)
+    assert only_path(chain) is chain
+    nothing = only_path(Draft(torch.tensor([], dtype=torch.long), None, ()))
+    assert (len(nothing.tokens), nothing.parents) == (0, ())
+
+
+def test_first_children_of_a_drawn_tree_follow_the_target():
+    """Two siblings without replacement, of which the second one is not asked for."""
+    p, q = (
+        torch.tensor(row, dtype=torch.float64, device=DEVICE) for row in ([0.1, 0.5, 0.3, 0.1], [0.5, 0.2, 0.2, 0.1])
+    )
+    rng, counts = torch.Generator(DEVICE).manual_seed(0), np.zeros(4)
+    for _ in range(4000):
+        first, second = torch.multinomial(q, 2, generator=rng)
+        rest = q.clone()
+        rest[first] = 0
+        draft = only_path(Draft(torch.stack([first, second]), torch.stack([q, rest / rest.sum()]), (-1, -1)))
+        logits = p.log().expand(2, -1)
+        counts[exact_tree(draft, Scored(logits), Sampling(1.0), rng).committed[0]] += 1
+    assert oracle.chi_square(counts, p.cpu().numpy()) > 1e-3
 
 
 def enumerated(p: np.ndarray, parents: tuple[int, ...], tokens: list[int]) -> dict[tuple[int, ...], float]:

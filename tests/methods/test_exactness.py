@@ -1,14 +1,16 @@
 """Gate: every lossless method equals vanilla token for token, and vanilla equals two independent references."""
 
 import itertools
+from dataclasses import replace
 
 import oracle
 import pytest
 import torch
 from cases import mostly_long
-from gates import DEVICE, csd, decode, lively_prompt, made, methods, pair, tiny, with_settings
+from gates import DEVICE, SETTINGS, csd, decode, labelled, lively_prompt, made, methods, pair, tiny, with_settings
 from judging import assert_rounds
 
+from specbench.config import UserError
 from specbench.engine.types import Sampling
 
 COUNT = 28
@@ -45,6 +47,28 @@ def test_every_way_to_draft_equals_vanilla(architecture):
     prompt, vanilla = lively_prompt(architecture, 17, COUNT)
     for label in KINDS:
         assert decode(made(label, tiny(architecture), 4), prompt, COUNT)[0] == vanilla, label
+
+
+def test_methods_of_trees_equal_vanilla_where_the_target_reads_chains_only():
+    """Of each tree its path of first children is read; `lookahead` and what has no such path is refused in a line."""
+    models = replace(tiny("llama"), chains_only=frozenset({"target"}))
+    prompt, vanilla = lively_prompt("llama", 50, COUNT)
+    refused, deeper = set(), set()
+    for label, (name, _) in labelled().items():
+        method = made(label, models, 4)
+        if name not in SETTINGS and not (method.lossless and method.combination is None):
+            continue
+        try:
+            tokens, rounds = decode(method, prompt, COUNT)
+        except UserError as error:
+            assert "reads chains only" in str(error) and "\n" not in str(error), label
+            refused.add(name)
+            continue
+        assert tokens == vanilla, label
+        if any(len(round_.verdict.path) > 1 for round_ in rounds[1:] if round_.verdict and round_.verdict.parents):
+            deeper.add(name)
+    assert refused == {"lookahead"}
+    assert {"rsd", "mdsd", "sequoia", "eagle2", "opt-tree"} <= deeper
 
 
 @pytest.mark.parametrize("length", (3, 50))

@@ -1,6 +1,8 @@
 """Training of a multi-token-prediction module: its draft steps against transformers', the file, and what is refused."""
 
 import copy
+import dataclasses
+from pathlib import Path
 
 import mtp_checkpoints as checkpoints
 import pytest
@@ -16,7 +18,7 @@ from tiny_heads import answered
 from transformers.cache_utils import MtpCache
 
 from specbench.config import SUITES, load_method
-from specbench.engine.models.heads import write_head
+from specbench.engine.models.heads import read_head, write_head
 from specbench.engine.models.mtp import load_modules
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
@@ -167,6 +169,24 @@ def test_a_checkpoints_own_module_is_what_the_training_begins_with(tmp_path):
         first_module(checkpoints.load(tmp_path / "two"), VOCABULARY, 0)
 
 
+def test_a_training_goes_on_from_the_module_that_is_named(job, monkeypatch):
+    mtp.train(job("first.safetensors", epochs=2))
+    first, begun, learn = load_file(job("first.safetensors").out), [], MtpTraining.learn
+
+    def spied(self, batch):
+        begun.append({name: tensor.clone() for name, tensor in self.head.state_dict().items()})
+        return learn(self, batch)
+
+    monkeypatch.setattr(MtpTraining, "learn", spied)
+    named = job("second.safetensors", epochs=1)
+    mtp.train(dataclasses.replace(named, warm_up=job("first.safetensors").out))
+    assert begun[0].keys() == first.keys()
+    assert all(torch.equal(tensor.float(), begun[0][name]) for name, tensor in first.items())
+    assert read_head(named.out, "mtp", named.pair, None).trained["begun"] == "an earlier module"
+    with one_line_error("there is no head gone"):
+        mtp.train(dataclasses.replace(job("third.safetensors"), warm_up=Path("gone")))
+
+
 def test_only_a_checkpoint_without_modules_gets_a_new_one(tmp_path):
     """One of which a part is there, one in fewer bits, and one whose modules nothing here computes are refused."""
     checkpoints.save("glm4_moe", 1, tmp_path)
@@ -177,10 +197,10 @@ def test_only_a_checkpoint_without_modules_gets_a_new_one(tmp_path):
     assert first_module(checkpoints.load(tmp_path), VOCABULARY, 0)[1] == "a new module"
     save_file({name: tensor for name, tensor in whole.items() if "hnorm" not in name}, file, {"format": "pt"})
     model = checkpoints.load(tmp_path)
-    with one_line_error("it lacks layers.0.hnorm.weight"):
+    with one_line_error("lacks 1 of their", "layers.0.hnorm.weight for one"):
         first_module(model, VOCABULARY, 0)
     model.config.quantization_config = {"quant_method": "fp8"}
-    with one_line_error("in fewer bits", "load the checkpoint in bfloat16"):
+    with one_line_error("in fewer bits", "load a checkpoint in bfloat16"):
         first_module(model, VOCABULARY, 0)
     with one_line_error("its module is two layers"):
         first_module(tiny.model("nemotron_h"), VOCABULARY, 0)

@@ -23,6 +23,7 @@ from specbench.base import files
 from specbench.base.untrusted import brief, is_file, parse_json
 from specbench.config import DATA, SUITES, UserError, plugins
 from specbench.engine.models.pair import Pair
+from specbench.engine.models.quantize import stored
 from specbench.engine.models.whole import listed
 
 VERSION = 1
@@ -70,10 +71,11 @@ def fingerprint(model: PreTrainedModel) -> str:
     """
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        values = tensor.detach().flatten()
-        some = values[:: max(1, values.numel() // SAMPLED)].to(torch.bfloat16).cpu().contiguous()
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
-        digest.update(some.view(torch.uint8).numpy().tobytes())
+        for part in stored(tensor):
+            values = part.detach().flatten()
+            some = values[:: max(1, values.numel() // SAMPLED)].to(torch.bfloat16).cpu().contiguous()
+            digest.update(some.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -18,6 +18,7 @@ from specbench.config import UserError
 from specbench.engine.models.heads import Head, placed, refuse_damaged
 from specbench.engine.models.mtp_model import model_class
 from specbench.engine.models.mtp_names import DIALECTS, NEXT, OTHERS, QWEN, Dialect
+from specbench.engine.models.quantize import is_plain
 
 KIND = "mtp"
 ATTENTION = ("full_attention", "sliding_attention")  # kinds of layers that a new module may have, the first if it can
@@ -42,8 +43,11 @@ class NoModules(UserError):
 def check_kind(target: PreTrainedModel) -> Any:
     """The class that computes a target's modules. Raises UserError where none can be."""
     kind, made = type(target).__name__, model_class(dialect_of(target))
-    if getattr(target.config, "quantization_config", None) is not None:
-        raise UserError(f"mtp: {kind} is in fewer bits and its modules are not; load the checkpoint in bfloat16")
+    if getattr(target.config, "quantization_config", None) is not None or not all(map(is_plain, target.parameters())):
+        raise UserError(
+            f"mtp: {kind} is in fewer bits and its modules are not; leave out --weights, or load a checkpoint in "
+            "bfloat16"
+        )
     if reason := OTHERS.get(target.config.get_text_config().model_type):
         raise UserError(f"mtp: {kind} is not handled: {reason}; choose another target or method")
     return made
@@ -68,10 +72,17 @@ def load_modules(target: PreTrainedModel, folder: str = "auto") -> Any:
         except (RuntimeError, ValueError, KeyError, OSError, TypeError, AttributeError) as error:
             with torch.device("meta"):
                 wanted = len(made(target, count).layers.state_dict())
-            none = not where or isinstance(error, OSError) or len(_missing(error)) >= wanted
+            missing, modules = _missing(error), f"{count} module{'s' * (count > 1)}"
+            none = not where or isinstance(error, OSError) or len(missing) >= wanted
+            if none:
+                found, too = "has none of their weights", ", or train one (specbench train --method mtp)"
+            elif missing:
+                found, too = f"lacks {len(missing)} of their {wanted} weights, {missing[0]} for one", ""
+            else:
+                found, too = f"has weights that do not fit ({brief(error)})", ""
             raise (NoModules if none else UserError)(
-                f"mtp: {kind} announces {count} modules, and {where or 'its checkpoint'} has not all their weights, or "
-                f"others ({_reason(error)}); name a folder that has them by --set mtp.head=FOLDER"
+                f"mtp: {kind} announces {modules} for more tokens, and {where or 'its checkpoint'} {found}; name a "
+                f"folder that has them by --set mtp.head=FOLDER{too}"
             ) from None
     return model.to(target.dtype).requires_grad_(False).eval()
 
@@ -114,11 +125,6 @@ def stored_modules(head: Head, target: PreTrainedModel) -> tuple[Any, int]:
 def _missing(error: Exception) -> list[str]:
     """The weights that a checkpoint lacks, if that is why transformers cannot load it."""
     return re.findall(r"'(layers\.[^']+)'", str(error)) if "missing" in str(error) else []
-
-
-def _reason(error: Exception) -> str:
-    """What transformers says of weights that it cannot load, with the first of those that are missing."""
-    return f"it lacks {names[0]}" if (names := _missing(error)) else brief(error)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """transformers' MtpModel with what it lacks: names, numbers of layers, and layers with an index of what they read."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -39,6 +40,12 @@ def model_class(dialect: Dialect) -> Any:
             own = [WeightRenaming(source_patterns=old, target_patterns=new) for old, new in dialect.names]
             return [*own, *super().get_weight_conversions(main_model)]
 
+        def _adjust_missing_and_unexpected_keys(self, loading_info: Any) -> None:
+            """transformers' step before it looks at what was loaded; it does not say which sizes are wrong."""
+            super()._adjust_missing_and_unexpected_keys(loading_info)
+            for name, stored, needed in sorted(loading_info.mismatched_keys):
+                raise ValueError(f"{name} is {_size(stored)} and should be {_size(needed)}")
+
         def create_masks_for_mtp_layer(
             self, layer_idx: int, inputs_embeds: Any, mtp_cache: Any, position_ids: Any
         ) -> dict[str, Any]:
@@ -56,6 +63,10 @@ def model_class(dialect: Dialect) -> Any:
             return {"attention_mask": mask}
 
     return MtpModel
+
+
+def _size(shape: Iterable[int]) -> str:
+    return " × ".join(map(str, shape))
 
 
 def _alone(layer: nn.Module, read: Any, returned: Any) -> Any:

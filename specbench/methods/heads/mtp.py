@@ -19,7 +19,7 @@ from specbench.engine.accept import exact
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.assistant import USUAL, Assistant, check_reads, is_assistant, load_assistant
 from specbench.engine.models.heads import fingerprint, load_once, shipped
-from specbench.engine.models.mtp import KIND, load_modules, stored_modules
+from specbench.engine.models.mtp import KIND, check_kind, load_modules, stored_modules
 from specbench.engine.models.mtp_drafts import Modules
 from specbench.engine.models.mtp_head import as_head
 from specbench.engine.models.pair import Pair
@@ -90,6 +90,7 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
         raise UserError("mtp reads hidden states, which --runtime llamacpp does not give; use --runtime eager")
     if settings.head != "auto" and is_assistant(Path(settings.head)):
         return assisted(settings, pair, watch)
+    check_kind(pair.models["target"])
     (model, usual), hashes = loaded(settings.head, pair)
     count = model.num_mtp_layers
     if count > 1 and settings.steps > count:

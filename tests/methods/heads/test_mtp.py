@@ -177,9 +177,18 @@ def rewritten(source, folder, change):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda name, tensor: None if "layers.4." in name or "layers.5." in name else tensor, "it lacks layers.0."),
-        (lambda name, tensor: None if name.endswith("5.hnorm.weight") else tensor, "it lacks layers.1.hnorm.weight"),
-        (lambda name, tensor: tensor[:, :40] if "eh_proj" in name else tensor, "not all their weights, or others"),
+        (
+            lambda name, tensor: None if "layers.4." in name or "layers.5." in name else tensor,
+            "has none of their weights",
+        ),
+        (
+            lambda name, tensor: None if name.endswith("5.hnorm.weight") else tensor,
+            "layers.1.hnorm.weight for one",
+        ),
+        (
+            lambda name, tensor: tensor[:, :40] if "eh_proj" in name else tensor,
+            "layers.0.eh_proj.weight is 32 × 40 and should be 32 × 64",
+        ),
     ],
     ids=("none", "half", "another size"),
 )
@@ -219,6 +228,10 @@ def test_what_has_no_modules_is_one_line(checkpoint, monkeypatch):
     with one_line_error("in fewer bits"):
         method(target)
     del target.config.quantization_config
+    spec = config.load_pair("pocket")
+    int8 = spec.model_copy(update={"target": spec.target.model_copy(update={"weights": "int8"}), "draft": None})
+    with one_line_error("in fewer bits", "leave out --weights"):
+        with_settings("mtp", load_pair(int8, "cpu"), 4, {})
     monkeypatch.delattr(sys.modules["transformers.modeling_layers"], "MtpModel")
     with one_line_error("transformers 5.23"):
         method(target)
