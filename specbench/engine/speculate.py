@@ -11,7 +11,6 @@ from specbench.engine.drafters import Drafter
 from specbench.engine.ids import Later, to_device
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session
-from specbench.engine.trees import only_path
 from specbench.engine.types import Draft, Round, Sampling, Scored, Verdict
 
 # The target scores a draft of K tokens: target, ids of the last committed tokens (the very last is not fed yet), draft
@@ -82,6 +81,8 @@ def speculate(
     while True:
         draft = drafter.propose(context, gamma, sampling, rng)
         if not target.trees:
+            from specbench.engine.trees import only_path
+
             draft = only_path(draft)
         scored = score(target, context[-recent:], draft)
         verdict = accept(draft, scored, sampling, rng)
