@@ -23,6 +23,7 @@ NOT_REPLAYED = {name: "drafts while the target verifies: `specbench analyze over
 NOT_REPLAYED |= dict.fromkeys(("fused", "routed"), "drafts with several models, and a replay knows the times of one")
 TEXT = ["repeat", "task", "doc_id"]
 TIMED = ["round", "committed", "drafted", "draft_forwards", "target_seconds", "draft_seconds", "seconds"]
+TIMED += ["first_draft_seconds"]
 
 
 def replayable(run: StoredRun, method: str, samples: pd.DataFrame) -> list[Text]:

@@ -28,7 +28,7 @@ from specbench.base.untrusted import BRIEF, is_file, read_json
 from specbench.config import UserError, validated
 
 LONGEST = 1e6  # seconds of a forward
-SAMPLED = 1000  # prefills or rounds that a slope is fitted to
+SAMPLED = 1000  # rounds that a slope is fitted to
 HELD_UP = 5  # times the median of rounds with as many drafted tokens
 LEAST = 0.01  # of a time that does not come from the context
 
@@ -115,16 +115,16 @@ def from_records(rounds: pd.DataFrame, prefills: pd.DataFrame, vanilla: pd.DataF
     A text takes the sum of its rounds, and rounds are skewed: by medians it would come out too fast, the more so on a
     busy machine. Rounds that took over HELD_UP times their median are left out.
 
-    All three have `drafted`, `draft_forwards`, `target_seconds`, `draft_seconds` and `seconds`; `prefills` also has
-    `width`, the tokens of the prompt.
+    All three have `drafted`, `draft_forwards`, `target_seconds`, `draft_seconds`, `first_draft_seconds` and `seconds`;
+    `prefills` also has `width`, the tokens of the prompt.
 
     With several draft lengths, every part of a round is linear in the length (least squares over the means of each
-    length). With a single length, three assumptions separate the parts. First, a vanilla round is a round without a
-    draft: shorter drafts lie on the lines from it to the recorded rounds, of the target's forward as of the time
-    outside of forwards. Second, a prefill is a wide forward of the target: for longer drafts its slope by width is that
-    from the rounds to the prefills, but no steeper than the first, and the time outside stays as it is. Third, the part
-    of a draft's prefill that does not depend on its width is the time of a round's first draft forward, which follows a
-    forward of the other model; it is at least the mean draft forward of a round and at most all of them together.
+    length). With a single length, the first forward of a draft is recorded by itself: it follows one of the other model
+    and may read two tokens; it counts as no shorter than the others, and as long as they in runs of earlier versions.
+    Two assumptions separate the target's parts. First, a vanilla round is a round without a draft: shorter drafts lie
+    on the lines from it to the recorded rounds, of the target's forward as of the time outside of forwards. Second, a
+    prefill is a wide forward of the target: for longer drafts its slope by width is that from the rounds to the
+    prefills, but no steeper than the first, and the time outside stays as it is.
 
     Raises UserError if the records hold no times.
     """
@@ -146,9 +146,9 @@ def from_records(rounds: pd.DataFrame, prefills: pd.DataFrame, vanilla: pd.DataF
     if not drafted:
         raise UserError("these rounds drafted nothing; choose another --method")
     target, draft, rest = (float(means[name][drafted]) for name in names)
-    forwards = float(parts.draft_forwards[parts.drafted == drafted].mean())
-    first = _first_forward(prefills, draft / max(forwards, 1), draft)
-    each = (draft - first) / (forwards - 1) if forwards > 1 else first
+    alike = parts[parts.drafted == drafted]
+    first = float(np.fmax(draft / max(alike.draft_forwards.mean(), 1), alike.first_draft_seconds.mean()))
+    each = (draft - first) / (drafted - 1) if drafted > 1 else first
     if not len(plain):
         slope = _width_slope(prefills, drafted, target, target / (drafted + 1), 0.0)
         return Times(each, target - slope * drafted, slope, first - each, rest, early_tokens=drafted)
@@ -180,15 +180,6 @@ def _width_slope(prefills: pd.DataFrame, drafted: int, target: float, most: floa
     wider = prefills[prefills.width >= drafted + 5].dropna(subset=["target_seconds"])
     slopes = (wider.target_seconds - target) / (wider.width - drafted - 1)
     return float(np.clip(slopes.median(), 0.0, most)) if len(wider) else unknown
-
-
-def _first_forward(prefills: pd.DataFrame, mean: float, whole: float) -> float:
-    """Seconds of a round's first draft forward, from prefills; between the `mean` forward and the `whole` draft."""
-    timed = prefills.dropna(subset=["draft_seconds"]).iloc[:SAMPLED]
-    if timed.width.nunique() < 2:
-        return mean
-    slope, intercept = scipy.stats.siegelslopes(timed.draft_seconds, timed.width)
-    return float(np.clip(intercept + slope, mean, whole))
 
 
 def with_context(times: Times, rounds: pd.DataFrame, vanilla: pd.DataFrame) -> Times:

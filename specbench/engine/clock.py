@@ -84,6 +84,11 @@ class Lap:
         """Seconds in forwards of one model."""
         return sum(f.seconds for f in self.forwards if f.model == model)
 
+    def first(self, model: str) -> float | None:
+        """Seconds of the first forward of one model; None if there is none, or if it is a call of several passes."""
+        first = next((f for f in self.forwards if f.model == model), None)
+        return first.seconds if first and first.passes == 1 else None
+
     @property
     def busy(self) -> float:
         """Seconds in which at least one forward of a model was running.

@@ -196,6 +196,7 @@ def round_row(number: int, round_: Round, lap: Lap, further: tuple[str, ...] = (
         "draft_forwards": lap.count("draft"),
         "target_seconds": lap.time("target"),
         "draft_seconds": lap.time("draft"),
+        "first_draft_seconds": lap.first("draft"),
         "model_seconds": lap.busy,
         "mask_seconds": lap.time(MASKS),
         "arbitrator_forwards": lap.count("arbitrator"),

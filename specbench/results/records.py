@@ -22,7 +22,7 @@ from specbench.base.errors import UserError
 from specbench.base.folder import Folder, LinkRefused, Member
 from specbench.base.untrusted import Source
 
-VERSION = 12
+VERSION = 13
 # 1: first version.
 # 2: new_tokens and wall_seconds of imported samples.
 # 3: levels and parents of drafts that are trees.
@@ -35,6 +35,7 @@ VERSION = 12
 # 10: forwards and seconds of branches.
 # 11: thoughts and other parts of servers' answers.
 # 12: seconds of masks.
+# 13: seconds of a round's first draft forward.
 
 KEY = [
     pa.field("repeat", pa.int32()),
@@ -104,6 +105,7 @@ ROUNDS = pa.schema(
         pa.field("draft_forwards", pa.int32()),
         pa.field("target_seconds", pa.float64()),
         pa.field("draft_seconds", pa.float64()),
+        pa.field("first_draft_seconds", pa.float64()),  # of the first of them; null if one call computed several
         pa.field("model_seconds", pa.float64()),  # during which any model computed a forward
         pa.field("member_forwards", pa.list_(pa.int32())),  # of members that are neither target nor draft
         pa.field("member_seconds", pa.list_(pa.float64())),

@@ -69,6 +69,7 @@ def test_skewed_rounds_count_with_their_mean_and_held_up_ones_not():
     seconds = [10.0] * 6 + [14.0] * 2
     rounds = pd.DataFrame({"drafted": 2, "draft_forwards": 2, "draft_seconds": 4.0, "seconds": [*seconds, 500.0]})
     rounds["target_seconds"] = rounds.seconds - 5
+    rounds["first_draft_seconds"] = 2.0
     vanilla = pd.DataFrame({"drafted": 0, "target_seconds": 6.0, "seconds": [6.0] * 3 + [10.0, 90.0]})
     prefills = pd.DataFrame({"width": [], "target_seconds": [], "draft_seconds": []}, dtype=float)
     times = forward_times.from_records(rounds, prefills, vanilla)
@@ -82,7 +83,7 @@ def test_shorter_drafts_lie_between_vanilla_and_the_recorded_rounds():
     token that the target reads, and no more outside of forwards.
     """
     rounds = pd.DataFrame({"drafted": [4] * 3, "draft_forwards": 4, "draft_seconds": 8.0, "target_seconds": 14.0})
-    rounds["seconds"] = 26.0
+    rounds["seconds"], rounds["first_draft_seconds"] = 26.0, 2.0
     vanilla = pd.DataFrame({"drafted": [0] * 3, "target_seconds": 10.0, "draft_seconds": 0.0, "seconds": 11.0})
     prefills = pd.DataFrame({"width": [105], "target_seconds": [24.0], "draft_seconds": [math.nan]})
     times = forward_times.from_records(rounds, prefills, vanilla)
@@ -92,6 +93,23 @@ def test_shorter_drafts_lie_between_vanilla_and_the_recorded_rounds():
     # A prefill that is slower than this says no more than the step from vanilla does.
     slow = forward_times.from_records(rounds, prefills.assign(target_seconds=1000.0), vanilla)
     assert slow.round(8) == pytest.approx(26 + 4 * 1 + 8)
+
+
+def test_the_first_forward_of_a_draft_is_the_recorded_one():
+    """4 drafted tokens take 8 s: 3.5 the first, 1.5 each further one, whatever a prefill of the draft takes.
+
+    A run that does not tell has four of 2 s. A block, which is one forward, takes as long at any length.
+    """
+    rounds = pd.DataFrame({"drafted": [4] * 3, "draft_forwards": 4, "draft_seconds": 8.0, "target_seconds": 14.0})
+    rounds["seconds"], rounds["first_draft_seconds"] = 22.0, 3.5
+    vanilla = pd.DataFrame({"drafted": [0] * 3, "target_seconds": 14.0, "draft_seconds": 0.0, "seconds": 14.0})
+    prefills = pd.DataFrame({"width": [10, 90], "target_seconds": math.nan, "draft_seconds": [60.0, 100.0]})
+    told = forward_times.from_records(rounds, prefills, vanilla)
+    assert [told.round(drafted) for drafted in (1, 2, 4, 8)] == pytest.approx([17.5, 19, 22, 28])
+    untold = forward_times.from_records(rounds.assign(first_draft_seconds=math.nan), prefills, vanilla)
+    assert [untold.round(drafted) for drafted in (1, 2, 4, 8)] == pytest.approx([16, 18, 22, 30])
+    block = forward_times.from_records(rounds.assign(draft_forwards=1, first_draft_seconds=8.0), prefills, vanilla)
+    assert [block.round(drafted) for drafted in (1, 2, 4, 8)] == pytest.approx([22] * 4)
 
 
 def test_slopes_of_the_records_by_context(tmp_path):

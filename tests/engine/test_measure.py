@@ -58,6 +58,13 @@ def test_forwards_belong_to_their_round_and_model(clock):
     ]
 
 
+def test_the_first_forward_of_a_model():
+    forwards = [Forward("target", 1, 0, 9.0), Forward("draft", 2, 0, 3.0), Forward("draft", 1, 2, 1.0)]
+    lap = Lap(20.0, forwards)
+    assert (lap.first("draft"), lap.first("target"), lap.first("arbitrator")) == (3.0, 9.0, None)
+    assert Lap(20.0, [Forward("draft", 1, 0, 3.0, passes=4)]).first("draft") is None  # one call: its first is not known
+
+
 def test_laps_add_up_to_the_whole(clock):
     watch = Stopwatch(torch.device("cpu"))
     watch.start()

@@ -83,6 +83,8 @@ def test_rounds_add_up(whole):
     assert (drafting.accepted <= drafting.committed).all() and (later.committed >= 1).all()
     assert drafting.accepted.sum() > 0 and (drafting.accepted < 3).any()
     assert (rounds.seconds >= rounds.target_seconds + rounds.draft_seconds).all()
+    assert (drafting.first_draft_seconds < drafting.draft_seconds).all() and plain.first_draft_seconds.isna().all()
+    assert (drafting.first_draft_seconds > 0).all()
     assert rounds[rounds.method == "csd"].rescued.sum() > 0 and (rounds[rounds.method != "csd"].rescued == 0).all()
 
 

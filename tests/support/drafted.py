@@ -48,6 +48,7 @@ def run_of(folder, methods, **options):
             for row, whole in zip(own, seconds, strict=True):
                 k = row["drafted"]
                 row |= {"target_seconds": 10 + 0.5 * (k + 1), "draft_seconds": float(k), "seconds": whole}
+                row |= {"first_draft_seconds": 1.0 if k else None}
                 row |= {"draft_tokens": [7] * k} | options.get("extra", {})
     values = {name: SPS | {"gamma": int(name[10:-1])} for name in methods if name.startswith("sps[gamma=")}
     return rows.run(folder, settings=values | options.get("settings", {}), baseline=None)

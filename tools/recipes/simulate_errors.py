@@ -1,10 +1,15 @@
 """How far `simulate` is off: every draft length of a run, foretold from every other, as a CSV file.
 
-    python tools/recipes/simulate_errors.py RUN… OUT.csv
+    python tools/recipes/simulate_errors.py results/reference/simulate-errors.csv runs/lengths [PAIR…] [--processor]
 
-The runs are those of `specbench sweep --method sps --param gamma=1,2,4,8`.
+Decodes with each pair by `sps` at γ = 1, 2, 4 and 8, or goes on with the runs in the folder: pocket, pocket-weak,
+smollm2 and qwen2.5-coder unless pairs are named, in less than four minutes on two idle cores. With `--processor` times
+are those of the process and not of the wall clock, which another process cannot lengthen by taking its turn; it still
+shares the memory.
 """
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +20,39 @@ import pandas as pd
 from specbench.analysis.simulate import simulate
 from specbench.analysis.simulated_rows import ALL
 from specbench.results.stored import StoredRun
+
+PAIRS = {  # documents of each task, and what else a run needs
+    "pocket": ["--suite", "pocket", "--limit", "10"],
+    "pocket-weak": ["--suite", "pocket", "--limit", "10"],
+    "smollm2": ["--suite", "everyday", "--limit", "4", "--max-new-tokens", "48"],
+    "qwen2.5-coder": ["--suite", "everyday", "--limit", "1", "--max-new-tokens", "64"],
+}
+LENGTHS = "gamma=1,2,4,8"
+PROCESSOR = "--processor"
+SPECBENCH = "from specbench.cli import main; main()"
+OF_PROCESSOR = "import time; time.perf_counter = time.process_time; "
+
+
+def main(out: str, store: str, *pairs: str, processor: bool = False) -> None:
+    found = []
+    for pair in pairs or PAIRS:
+        folder = Path(store) / pair
+        if not (folder / "summary.parquet").exists():
+            decode(pair, folder, processor)
+        found += rows(StoredRun(folder))
+    frame = pd.DataFrame(found)
+    frame.to_csv(out, index=False)
+    print(frame.round(3).to_string(index=False))
+
+
+def decode(pair: str, folder: Path, processor: bool) -> None:
+    """A sweep over the lengths, or the rest of the one in the folder; in processor seconds on one thread."""
+    words = ["sweep", "--pair", pair, "--method", "sps", "--param", LENGTHS, *PAIRS[pair], "--out", str(folder)]
+    if (folder / "manifest.json").exists():
+        words = ["run", "--resume", str(folder)]
+    program = OF_PROCESSOR + SPECBENCH if processor else SPECBENCH
+    threads = {"OMP_NUM_THREADS": "1"} if processor else {}
+    subprocess.run([sys.executable, "-c", program, *words], check=True, env=os.environ | threads)
 
 
 def rows(run: StoredRun) -> Iterator[dict[str, Any]]:
@@ -30,7 +68,5 @@ def rows(run: StoredRun) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    *folders, out = sys.argv[1:]
-    frame = pd.DataFrame([row for folder in folders for row in rows(StoredRun(Path(folder)))])
-    frame.to_csv(out, index=False)
-    print(frame.round(3).to_string(index=False))
+    words = [word for word in sys.argv[1:] if word != PROCESSOR]
+    main(*words, processor=len(words) < len(sys.argv) - 1)

@@ -134,7 +134,8 @@ def basis(figures: Simulation, rows: pd.DataFrame) -> Iterator[str]:
     source = "given" if figures.source == PROJECTED else f"of this run's rounds of {figures.method}"
     times = figures.times
     yield (
-        f"ms, {source}: draft {1000 * times.t_draft:.3g}, target {1000 * times.t_target:.3g}, a round with "
+        f"ms, {source}: draft {1000 * times.t_draft:.3g}, the first of a round "
+        f"{1000 * (times.t_draft + times.draft_start):.3g}, target {1000 * times.t_target:.3g}, a round with "
         f"4 drafted {1000 * times.round(4):.3g}, a vanilla token {1000 * times.token:.3g}"
     )
     if figures.source != PROJECTED and rows.tokens_per_s.isna().any():
