@@ -123,7 +123,7 @@ def compare(
 def tables(
     runs: Annotated[
         list[Path] | None,
-        Argument(help="run folders, or one folder of tables; without them, missing runs are made in runs/tables/"),
+        Argument(help="run folders, or a folder of tables and runs to add; default: runs/tables/, which is completed"),
     ] = None,
     *,
     paper: Annotated[list[str] | None, Option(help="csd, specdecpp, cos or cospec; may be repeated")] = None,
@@ -145,7 +145,8 @@ def tables(
 ) -> None:
     """Write the papers' tables with our own figures next to them; missing runs are made first.
 
-    Given a folder of tables instead of runs, it writes tables and verdicts again from the documents stored there.
+    Given a folder of tables, it writes tables and verdicts again from the documents stored there. Runs after it are
+    added to these; a run takes the place of a stored one of its name.
 
     `specbench tables --paper csd --check`
 
@@ -156,6 +157,8 @@ def tables(
     `specbench tables runs/one runs/other --out tables`
 
     `specbench tables results/tables --check`
+
+    `specbench tables results/tables runs/new --out results/tables`
     """
     from specbench.papers import reproduce
 

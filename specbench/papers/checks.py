@@ -115,8 +115,8 @@ def _beyond(cell: Cell, above: float | None) -> str:
 
 def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
     """A claim, on each of its tasks and pairs that we have."""
-    if claim.needs:
-        return Check(paper.paper, claim.table, claim.text, MISSING, detail=f"needs {claim.needs}, which is not here")
+    if needs := claim.needs or paper.tables[claim.table].needs:
+        return Check(paper.paper, claim.table, claim.text, MISSING, detail=f"needs {needs}, which is not here")
     results: list[Compared] = []
     missing: list[str] = []
     baselines: dict[str, None] = {}

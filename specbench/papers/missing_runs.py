@@ -153,7 +153,7 @@ def _places(chosen: Sequence[Paper], pair: str, default: PairSpec) -> dict[str, 
         bundled = paper.bundled if default.bundled else {}
         for name in filter(None, bundled.values()):
             places.setdefault(name, []).extend([paper.suite] if paper.suite else [])
-        if not bundled:
+        if bundled.keys() < paper.pairs.keys():
             places.setdefault(pair, ["pocket" if default.bundled else "csd", "csd-generality"])
     return {name: list(dict.fromkeys(suites)) for name, suites in places.items()}
 
@@ -168,7 +168,7 @@ def needed(
     methods: dict[SamplingSpec, dict[str, MethodSpec]] = {}
     for paper in chosen:
         for table in paper.tables:
-            for figure in paper.figures(table):
+            for figure in [] if paper.tables[table].needs else paper.figures(table):
                 if paper.pair_of(figure, default) != pair:
                     continue
                 task = paper.tasks.get(figure.task)

@@ -131,7 +131,7 @@ class OnPair:
             return known
         of_table = {(f.paper, f.table, f.metric) for f, _ in self._of_files.values()}
         if (figure.paper, figure.table, figure.metric) in of_table:  # of other tasks or settings
-            return replace(cell, reason=f"{figure.metric}: not measured everywhere, or nothing there to measure")
+            return replace(cell, reason=f"{figure.metric}: no figure of ours for {figure.task or figure.method}")
         return cell
 
     def _from_runs(self, paper: Paper, figure: Figure) -> Cell:
@@ -141,9 +141,7 @@ class OnPair:
             return Cell(MISSING, reason=f"{figure.metric}: no column of ours has this definition")
         spec = paper.method_spec(figure, self.pair)
         if spec is None:
-            known = paper.choice(figure.method, self.pair)
-            why = f" with {figure.setting}: no setting of ours" if known else ": not a method of this version"
-            return Cell(MISSING, reason=f"{figure.method}{why}")
+            return Cell(MISSING, reason=paper.lacking(figure, self.pair))
         if not self.measured.baselines and metric in WITH_INTERVAL:
             return Cell(MISSING, reason="the runs have no baseline, so no speedup")
         label, sampling = self.label_of(paper, figure), paper.sampling_of(figure).name

@@ -78,6 +78,7 @@ class TableInfo(Settings):
     projected: list[str] = Field(default_factory=list)  # metrics that files have from a projection of recorded rounds
     baseline: str | None = None  # of this table's speedups, if it is not the paper's baseline
     unranked: dict[str, str] = Field(default_factory=dict)  # methods that orders leave out, with the reason
+    needs: str | None = None  # what nothing here has, such as an NPU; none of its cells and claims is measured then
 
 
 class Claim(Settings):
@@ -162,7 +163,7 @@ class Paper(Settings):
     title: str
     arxiv: str = ""
     pairs: dict[str, str | None]
-    # The bundled pairs that stand for printed ones. Without any, a single pair stands for all.
+    # The bundled pairs that stand for printed ones, null: none does. A single pair stands for all that are not named.
     bundled: dict[str, str | None] = Field(default_factory=dict)
     suite: str | None = None
     tasks: dict[str, str | None]
@@ -192,15 +193,27 @@ class Paper(Settings):
     def pair_of(self, figure: Figure, pair: PairSpec) -> str | None:
         """Our pair that corresponds to a figure's: `pair`, or if that is bundled, the one that stands for the printed.
 
-        None if no bundled pair stands for it.
+        `pair` stands for printed ones that `bundled` does not name. None if no bundled pair stands for it.
         """
-        return self.bundled.get(figure.pair) if self.bundled and pair.bundled else pair.name
+        return self.bundled.get(figure.pair, pair.name) if pair.bundled else pair.name
 
     def choice(self, label: str, pair: str) -> MethodChoice | None:
         """What a label stands for on a pair of ours; None if this version does not have it."""
         ref = self.methods.get(label)
         chosen = ref.on(pair) if ref else None
         return chosen if chosen and chosen.possible and chosen.method in config.names("methods") else None
+
+    def lacking(self, figure: Figure, pair: str) -> str:
+        """Why a figure's method cannot be run on a pair of ours."""
+        ref = self.methods.get(figure.method)
+        chosen = ref.on(pair) if ref else None
+        if chosen is None:
+            return f"{figure.method}: nothing here stands for it"
+        if not chosen.possible:
+            return f"{figure.method}: its {chosen.file} is not trained here"
+        if chosen.method not in config.names("methods"):
+            return f"{figure.method}: not a method of this version"
+        return f"{figure.method} with {figure.setting}: no setting of ours"
 
     def notes(self, claim: Claim, pair: str) -> list[str]:
         """How what a claim compares differs, on a pair of ours, from what the paper measured."""

@@ -45,7 +45,8 @@ def tables(
     """Write every table of the papers to `out`; without `folders`, first run what is missing. Returns the exit code.
 
     Next to them stand the verdicts on the papers' claims, and what they rest on: every document's counts and times, and
-    figures that come from no run. A folder of tables instead of runs gives tables and verdicts again from these.
+    figures that come from no run. A folder of tables as the first gives tables and verdicts again from these, with the
+    runs after it added.
 
     Missing runs are made by the workers of `staffing`, or by this process without it.
 
@@ -53,22 +54,18 @@ def tables(
     run are read from the files in MEASURED, if there are any.
     """
     chosen = papers(names)
-    if len(folders) == 1 and is_stored(folders[0]):
-        out.mkdir(parents=True, exist_ok=True)
-        stored = Stored(folders[0], papers(None))
-        count = sum(_write(paper, stored, out) for paper in chosen)
-        _write_verdicts(chosen, stored, out, check)
-        say(f"{count} tables and checks.md, from the documents in {folders[0]}: {out}/")
-        return 0
-    runs: list[StoredRun] | None = [StoredRun(folder) for folder in folders]
+    stored = folders[0] if folders and is_stored(folders[0]) else None
+    runs: list[StoredRun] | None = [StoredRun(folder) for folder in (folders[1:] if stored else folders)]
     if not folders:
         runs = measure(chosen, pair, suite, limit, staffing, **options)
     if runs is None:
         return 130
-    ours = Ours(runs, allowed, sorted(MEASURED.glob("*.csv")), _default_pair(runs, pair, chosen))
+    read = [Ours(runs, allowed, sorted(MEASURED.glob("*.csv")), _default_pair(runs, pair, chosen))] if runs else []
+    ours = Stored(stored, papers(None), read) if stored else read[0]
     out.mkdir(parents=True, exist_ok=True)
-    records.write_frame(out / DOCUMENTS, ours.every_document())
-    write_cells(out / FIGURES, [figure.model_dump() for figure, _ in ours.figures])
+    if read:
+        records.write_frame(out / DOCUMENTS, ours.every_document())
+        write_cells(out / FIGURES, [figure.model_dump() for figure, _ in ours.figures])
     count = sum(_write(paper, ours, out) for paper in chosen)
     _write_verdicts(chosen, ours, out, check)
     say(f"{count} tables as Markdown and LaTeX, checks.md and the documents that it rests on: {out}/")

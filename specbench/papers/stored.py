@@ -1,6 +1,7 @@
 """What `specbench tables` wrote of every document and of figures from files, read again: tables without the runs."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from specbench.base import parquet
 from specbench.config import UserError
 from specbench.papers.on_pair import COUNTED, OnPair
 from specbench.papers.ours import Ours
-from specbench.papers.published import Paper, read_figures
+from specbench.papers.published import Figure, Paper, read_figures
 
 DOCUMENTS, FIGURES = "documents.parquet", "figures.csv"
 REMEDY = "write the tables again: `specbench tables`"
@@ -41,13 +42,22 @@ SCHEMA = pa.schema(
 
 
 class Stored(Ours):
-    """What a folder of tables holds; a method's label is its name."""
+    """What a folder of tables holds, and `further` runs, each in place of a stored one of its name.
 
-    def __init__(self, folder: Path, chosen: list[Paper]) -> None:
+    A method's label is its name. Files with figures that come from no run take the place of what is stored of their
+    tables.
+    """
+
+    def __init__(self, folder: Path, chosen: list[Paper], further: Sequence[Ours] = ()) -> None:
         """Raises UserError for files that are missing or damaged."""
         rows = read_documents(folder / DOCUMENTS)
         path = folder / FIGURES
         self.figures = [(figure, path) for figure in read_figures(path)] if path.exists() else []
+        for ours in further:
+            new = ours.every_document()
+            rows = pd.concat([rows[~rows.run.isin(new.run)], new], ignore_index=True)
+            replaced = {_table(figure) for figure, _ in ours.figures}
+            self.figures = [known for known in self.figures if _table(known[0]) not in replaced] + ours.figures
         names = list(dict.fromkeys(rows.pair))
         stand_ins = {name for paper in chosen for name in paper.bundled.values()}
         self.default = config.load_pair(next((name for name in names if name not in stand_ins), names[0]))
@@ -57,6 +67,10 @@ class Stored(Ours):
             )
             for name, mine in ((name, rows[rows.pair == name]) for name in names)
         }
+
+
+def _table(figure: Figure) -> tuple[str, int, str]:
+    return figure.paper, figure.table, figure.pair
 
 
 def sources_of(rows: pd.DataFrame) -> dict[tuple[str, str, str], list[str]]:

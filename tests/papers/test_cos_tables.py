@@ -83,6 +83,14 @@ def test_what_the_cos_tables_ask_for() -> None:
     assert asked("pocket-duo") == {DRAWN: [*DUO]}
     assert asked("pocket-trio") == {DRAWN: [*WE]}
     assert asked("pocket-contrast") == {GREEDY: [*CD], DRAWN: [*CD]}
+    assert asked("pocket-duo-math") == {DRAWN: [*DUO]} and asked("pocket-contrast-early") == {
+        GREEDY: [*CD],
+        DRAWN: [*CD],
+    }
+    # without alternate proposals the paper has two of its pairs only
+    assert asked("pocket-duo-experts") == {DRAWN: [name for name in DUO if name != "cos-naive"]}
+    alone = [name for name in CD if name != "cos-naive[combine=contrastive]"]
+    assert asked("pocket-contrast-weak") == {GREEDY: alone, DRAWN: alone}
     # Tables 7 and 8 are on two tasks only
     assert asked("pocket-duo", ["pocket_mmlu"]) == {DRAWN: [name for name in DUO if name != "cos-naive"]}
     # a pair of the paper itself meets all of its tables
@@ -120,7 +128,7 @@ def test_cells_of_the_cos_tables(tmp_path: Path) -> None:
     beside = frame[(frame.task == "MMLU") & (frame.method == "WE-CoS")].set_index("our pair")
     assert beside["Qwen-3b"]["pocket-duo"] == "1.42" and beside["Qwen-1.5b (3 Model)"]["pocket-duo"] == "-"
     assert beside.run["pocket-duo"] == "duo" and set(frame[frame["our pair"] == "-"].ours) == {"not measured"}
-    assert {"Llama-Vicuna: no bundled pair stands for it", "Qwen-1.5b: no bundled pair stands for it"} <= set(notes)
+    assert {f"pocket-duo-{name}: not the pair of any of these runs" for name in ("math", "experts")} <= set(notes)
     frame, _ = side_by_side(paper(), 3, ours)
     assert cell(frame, "pocket-contrast", method="CD-CoS", T="1") == "1.67 [1.67, 1.67]"
     assert cell(frame, "pocket-contrast", method="CD-CoS", T="0") == "1.92 [1.92, 1.92]"  # 1.25 / 0.65
@@ -139,9 +147,15 @@ def test_raw_speeds_count_the_prefill(tmp_path: Path, table: int) -> None:
     assert all(float(text) > 0 for text in facts.ours)
 
 
-def test_raw_speeds_of_pairs_without_a_stand_in_are_not_measured(tmp_path: Path) -> None:
-    frame, notes = side_by_side(paper(), 9, ours_of(all_runs(tmp_path)))
-    assert set(frame.ours) == {"not measured"} and notes[0] == "Llama-Vicuna: no bundled pair stands for it"
+def test_what_was_measured_on_an_npu_is_not_met_by_runs_of_another_machine(tmp_path: Path) -> None:
+    ours = ours_of([made(tmp_path / "math", "pocket-duo-math", DUO, temperature=1.0)])
+    for table in (9, 10):
+        frame, notes = side_by_side(paper(), table, ours)
+        assert set(frame.ours) == {"not measured"} and "this table needs an NPU, which is not here" in notes
+    by_name = {(verdict.table, verdict.claim): verdict for verdict in verdicts([paper()], ours)}
+    claim = by_name[10, "CoS beats standard decoding on an NPU"]
+    assert (claim.verdict, claim.detail) == ("not measured", "needs an NPU, which is not here")
+    assert by_name[2, "CoS beats the standard weighted ensemble"].verdict == "holds"
 
 
 @pytest.mark.long
@@ -168,6 +182,9 @@ def test_the_claims_of_cos_are_checked_on_their_own_pairs(tmp_path: Path) -> Non
     assert by_name[8, "and the contrast, in all but one cell"].verdict == "holds"
     opt = by_name[4, "CoS beats contrastive decoding with OPT"]
     assert (opt.verdict, opt.detail) == ("not measured", "none of its pairs is met by one of these runs")
+    weak = ours_of([made(tmp_path / "weak", "pocket-contrast-weak", CD, temperature=0.0)])
+    opt = {(verdict.table, verdict.claim): verdict for verdict in verdicts([paper()], weak)}
+    assert opt[4, "CoS beats contrastive decoding with OPT"].verdict == "holds"
     order = by_name[2, "the order of methods by speed"]
     assert order.detail.startswith("Kendall's τ 1.00 [1.00, 1.00]") and order.data_sets == 8
     slow = [made(tmp_path / "slow", "pocket-duo", DUO, 4.0, temperature=1.0)]
@@ -234,18 +251,21 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[An
 
 def test_cos_is_measured_on_its_own_pairs_against_the_ensemble(engine: dict[str, list[Any]]) -> None:
     first = missing_runs.measure([paper()], "pocket", None, 5)
+    we, cd = [name for name in DUO if name != "cos-naive"], [name for name in CD if not name.startswith("cos-naive")]
     assert [(p.pair.name, p.suite, p.sampling, p.limit, [m.name for m in p.methods]) for p in engine["plans"]] == [
+        ("pocket-duo-math", "cos-we", DRAWN, 5, [*DUO]),
         ("pocket-duo", "cos-we", DRAWN, 5, [*DUO]),
+        ("pocket-duo-experts", "cos-we", DRAWN, 5, we),
         ("pocket-trio", "cos-we", DRAWN, 5, [*WE]),
-        ("pocket-contrast", "cos-we", GREEDY, 5, [*CD]),
-        ("pocket-contrast", "cos-we", DRAWN, 5, [*CD]),
+        *((f"pocket-contrast{name}", "cos-we", how, 5, [*CD]) for name in ("", "-early") for how in (GREEDY, DRAWN)),
+        *(("pocket-contrast-weak", "cos-we", how, 5, cd) for how in (GREEDY, DRAWN)),
     ]
-    bases = ["ensemble", "ensemble", "ensemble[combine=contrastive]", "ensemble[combine=contrastive]"]
+    bases = ["ensemble"] * 4 + ["ensemble[combine=contrastive]"] * 6
     assert [(plan.baseline, plan.baselines) for plan in engine["plans"]] == [(base, {}) for base in bases]
     assert all([line.task for line in plan.tasks] == TASKS for plan in engine["plans"])
-    assert engine["loaded"] == ["pocket-duo", "pocket-trio", "pocket-contrast"]
+    assert engine["loaded"] == list(dict.fromkeys(plan.pair.name for plan in engine["plans"]))
     again = missing_runs.measure([paper()], "pocket", None, 5)
-    assert len(engine["plans"]) == 4 and [run.folder for run in again] == [run.folder for run in first]
+    assert len(engine["plans"]) == 10 and [run.folder for run in again] == [run.folder for run in first]
 
 
 def test_another_gamma_runs_that_method_alone(engine: dict[str, list[Any]]) -> None:
@@ -254,7 +274,7 @@ def test_another_gamma_runs_that_method_alone(engine: dict[str, list[Any]]) -> N
     chosen = published.MethodChoice(method="cos", settings={"gamma": 3})
     refs["WE-CoS"] = refs["WE-CoS"].model_copy(update={"by_pair": {"pocket-duo": chosen}})
     missing_runs.measure([paper().model_copy(update={"methods": refs})], "pocket", None, 5)
-    (plan,) = engine["plans"][4:]
+    (plan,) = engine["plans"][10:]
     assert (plan.pair.name, [m.name for m in plan.methods]) == ("pocket-duo", ["ensemble", "cos[gamma=3]"])
 
 
@@ -263,13 +283,11 @@ def test_other_papers_stay_on_the_pair_that_was_asked_for(engine: dict[str, list
     bases: dict[str, set[str]] = {}
     for plan in engine["plans"]:
         bases.setdefault(plan.pair.name, set()).add(plan.baseline)
-        assert ("vanilla" in {spec.name for spec in plan.methods}) == (plan.pair.name == "pocket")
-    assert bases == {
-        "pocket": {"vanilla"},
-        "pocket-duo": {"ensemble"},
-        "pocket-trio": {"ensemble"},
-        "pocket-contrast": {"ensemble[combine=contrastive]"},
-    }
+        assert ("vanilla" in {spec.name for spec in plan.methods}) == (plan.pair.name in ("pocket", "pocket-large"))
+    we = {name: {"ensemble"} for name in ("pocket-duo-math", "pocket-duo", "pocket-duo-experts", "pocket-trio")}
+    names = ["pocket-contrast", "pocket-contrast-early", "pocket-contrast-weak"]
+    contrast = {name: {"ensemble[combine=contrastive]"} for name in names}
+    assert bases == {"pocket": {"vanilla"}, "pocket-large": {"vanilla"}, **we, **contrast}
     asked = len(engine["plans"])
     missing_runs.measure([paper()], "qwen2.5-3b-coder-3b", None, 5)  # a pair of the paper meets all of its tables
     new = engine["plans"][asked:]

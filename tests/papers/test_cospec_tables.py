@@ -313,7 +313,7 @@ def test_recovery_of_tasks_that_the_table_lacks_is_told(tmp_path: Path) -> None:
     ]
     assert claim.verdict == "not measured"
     assert claim.detail == "no CoSpec recovery of ours on its tasks; on pocket_math500: -250 %"
-    assert "CoSpec recovery: not measured everywhere, or nothing there to measure" in beside(ours, 2)[1]
+    assert "CoSpec recovery: no figure of ours for GSM8K" in beside(ours, 2)[1]
 
 
 @pytest.mark.parametrize(

@@ -610,7 +610,7 @@ def test_a_run_that_keeps_its_prompts_is_no_folder_of_tables(paper, tmp_path):
     assert (tmp_path / "tables" / "paper-table1.md").exists()
 
 
-def test_verdicts_come_again_from_the_stored_documents(paper, tmp_path):
+def test_verdicts_come_again_from_the_stored_documents(paper, tmp_path, monkeypatch):
     """Of two runs in which one method stands twice, some texts in batches, and a figure of a file."""
     first, second = make_run(tmp_path / "first"), make_run(tmp_path / "second", times=(1.0, 0.6, 0.3))
     for folder in (first, second):
@@ -643,6 +643,20 @@ def test_verdicts_come_again_from_the_stored_documents(paper, tmp_path):
     table = (again / "paper-table1.md").read_text()
     assert table == written(of_runs, 1, ours)[0].replace("watts.csv", "figures.csv")
     assert "310 [290, 330]" in table and "first, second" in table
+    # A run after the folder takes the place of the stored one of its name, and a file that of the figures of its table.
+    monkeypatch.setattr(reproduce, "MEASURED", path.parent)
+    path.write_text(path.read_text().replace("310,W,290,330", "410,W,390,430"))
+    shutil.rmtree(second)
+    changed = make_run(second, times=(1.0, 0.5, 0.125))
+    in_batches_from(changed, 25, ["vanilla", "sps[gamma=4]", "csd"])
+    added = tmp_path / "added"
+    assert reproduce.tables([out, changed], None, "pocket", None, None, False, added) == 0
+    whole = Ours([StoredRun(first), StoredRun(changed)], files=[path])
+    assert (added / "paper-table1.md").read_text() == written(of_runs, 1, whole)[0]
+    assert "410 [390, 430]" in (added / "paper-table1.md").read_text()
+    assert reproduce.tables([added], None, "pocket", None, None, False, again) == 0  # all of it is stored
+    assert "410 [390, 430]" in (again / "paper-table1.md").read_text()
+    assert (again / "checks.md").read_text() == (added / "checks.md").read_text()
 
 
 @pytest.mark.long
