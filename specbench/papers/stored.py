@@ -58,6 +58,7 @@ class Stored(Ours):
             rows = pd.concat([rows[~rows.run.isin(new.run)], new], ignore_index=True)
             replaced = {_table(figure) for figure, _ in ours.figures}
             self.figures = [known for known in self.figures if _table(known[0]) not in replaced] + ours.figures
+        self._rows = rows
         names = list(dict.fromkeys(rows.pair))
         stand_ins = {name for paper in chosen for name in paper.bundled.values()}
         self.default = config.load_pair(next((name for name in names if name not in stand_ins), names[0]))
@@ -67,6 +68,9 @@ class Stored(Ours):
             )
             for name, mine in ((name, rows[rows.pair == name]) for name in names)
         }
+
+    def every_document(self) -> pd.DataFrame:
+        return self._rows
 
 
 def _table(figure: Figure) -> tuple[str, int, str]:

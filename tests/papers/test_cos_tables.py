@@ -89,7 +89,7 @@ def test_what_the_cos_tables_ask_for() -> None:
     }
     # without alternate proposals the paper has two of its pairs only
     assert asked("pocket-duo-experts") == {DRAWN: [name for name in DUO if name != "cos-naive"]}
-    alone = [name for name in CD if name != "cos-naive[combine=contrastive]"]
+    alone = [name for name in CD if not name.startswith(("cos-naive", "ensemble-parallel"))]
     assert asked("pocket-contrast-weak") == {GREEDY: alone, DRAWN: alone}
     # Tables 7 and 8 are on two tasks only
     assert asked("pocket-duo", ["pocket_mmlu"]) == {DRAWN: [name for name in DUO if name != "cos-naive"]}
@@ -127,7 +127,9 @@ def test_cells_of_the_cos_tables(tmp_path: Path) -> None:
     assert cell(frame, "pocket-trio", method="WE-SD") == "0.86 [0.86, 0.86]"  # 1.25 / 1.45
     beside = frame[(frame.task == "MMLU") & (frame.method == "WE-CoS")].set_index("our pair")
     assert beside["Qwen-3b"]["pocket-duo"] == "1.42" and beside["Qwen-1.5b (3 Model)"]["pocket-duo"] == "-"
-    assert beside.run["pocket-duo"] == "duo" and set(frame[frame["our pair"] == "-"].ours) == {"not measured"}
+    assert beside.run["pocket-duo"] == "duo" and set(frame[frame["our pair"] == "pocket-duo-math"].ours) == {
+        "not measured"
+    }
     assert {f"pocket-duo-{name}: not the pair of any of these runs" for name in ("math", "experts")} <= set(notes)
     frame, _ = side_by_side(paper(), 3, ours)
     assert cell(frame, "pocket-contrast", method="CD-CoS", T="1") == "1.67 [1.67, 1.67]"
@@ -251,7 +253,10 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[An
 
 def test_cos_is_measured_on_its_own_pairs_against_the_ensemble(engine: dict[str, list[Any]]) -> None:
     first = missing_runs.measure([paper()], "pocket", None, 5)
-    we, cd = [name for name in DUO if name != "cos-naive"], [name for name in CD if not name.startswith("cos-naive")]
+    we, cd = (
+        [name for name in DUO if name != "cos-naive"],
+        [name for name in CD if not name.startswith(("cos-naive", "ensemble-parallel"))],
+    )
     assert [(p.pair.name, p.suite, p.sampling, p.limit, [m.name for m in p.methods]) for p in engine["plans"]] == [
         ("pocket-duo-math", "cos-we", DRAWN, 5, [*DUO]),
         ("pocket-duo", "cos-we", DRAWN, 5, [*DUO]),
@@ -272,7 +277,7 @@ def test_another_gamma_runs_that_method_alone(engine: dict[str, list[Any]]) -> N
     missing_runs.measure([paper()], "pocket", None, 5)
     refs = dict(paper().methods)
     chosen = published.MethodChoice(method="cos", settings={"gamma": 3})
-    refs["WE-CoS"] = refs["WE-CoS"].model_copy(update={"by_pair": {"pocket-duo": chosen}})
+    refs["WE-CoS"] = refs["WE-CoS"].model_copy(update={"by_pair": refs["WE-CoS"].by_pair | {"pocket-duo": chosen}})
     missing_runs.measure([paper().model_copy(update={"methods": refs})], "pocket", None, 5)
     (plan,) = engine["plans"][10:]
     assert (plan.pair.name, [m.name for m in plan.methods]) == ("pocket-duo", ["ensemble", "cos[gamma=3]"])
