@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from specbench.engine.types import NotFinite
+from specbench.engine.types import NotFinite, Passed
 
 MASKS = "masks"  # as the model of what a constraint takes on the host, which is no forward
 now = time.perf_counter  # seconds; also for servers, shared prefixes, checks of the machine, and studies
@@ -30,9 +30,14 @@ class Forward:
     seconds: float = 0.0
     began: float = 0.0  # on the host
     passes: int = 1
+    first: float = 0.0  # seconds of the first of several passes; 0: not known
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Passed:
         self.began = time.perf_counter()
+        return self._passed
+
+    def _passed(self) -> None:
+        self.first = self.first or time.perf_counter() - self.began
 
     def __exit__(self, *error: object) -> None:
         self.seconds = time.perf_counter() - self.began
@@ -44,9 +49,10 @@ class DeviceForward(Forward):
 
     events: tuple[torch.cuda.Event, ...] = ()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Passed:
         self.events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
         self.events[0].record()
+        return lambda: None  # a pass is on the device when it has returned on the host
 
     def __exit__(self, *error: object) -> None:
         self.events[1].record()
@@ -85,9 +91,9 @@ class Lap:
         return sum(f.seconds for f in self.forwards if f.model == model)
 
     def first(self, model: str) -> float | None:
-        """Seconds of the first forward of one model; None if there is none, or if it is a call of several passes."""
+        """Seconds of the first forward pass of one model; None if there is none, or if they are not known."""
         first = next((f for f in self.forwards if f.model == model), None)
-        return first.seconds if first and first.passes == 1 else None
+        return first and (first.seconds if first.passes == 1 else first.first or None)
 
     @property
     def busy(self) -> float:

@@ -21,7 +21,7 @@ from specbench.engine.runtimes.states import StateRunner
 from specbench.engine.runtimes.types import LAST as LAST
 from specbench.engine.runtimes.types import Borrowed, Reads, Runner, Runtime
 from specbench.engine.sampling import likeliest
-from specbench.engine.types import Best, NotFinite, Sampling, Scored, Watch
+from specbench.engine.types import Best, NotFinite, Passed, Sampling, Scored, Watch
 
 UNBOUNDED = 2**31
 
@@ -29,8 +29,8 @@ UNBOUNDED = 2**31
 class Unwatched:
     """A watch that records nothing."""
 
-    def forward(self, model: str, width: int, context: int, passes: int = 1) -> AbstractContextManager[None]:
-        return nullcontext()
+    def forward(self, model: str, width: int, context: int, passes: int = 1) -> AbstractContextManager[Passed]:
+        return nullcontext(lambda: None)
 
     def saw(self, model: str, position: int, highest: Tensor) -> None:
         pass
@@ -144,7 +144,7 @@ class Session:
             logits = logits[:, : self.vocabulary]
         return self._scored(logits, states)
 
-    def _watched(self, width: int, *passes: int) -> AbstractContextManager[None]:
+    def _watched(self, width: int, *passes: int) -> AbstractContextManager[Passed]:
         """The watch of a forward of `width` new tokens, and of those that a model with a state reads again."""
         behind = self._states.behind if self._states else 0
         return self._watch.forward(self.role, width + behind, self._length - behind, *passes)
@@ -268,8 +268,8 @@ class Session:
             return None
         unread = self._roll_back(context)
         ids = self._send(unread)
-        with self._watched(len(unread) + count - 1, count):
-            chain = self._chaining.chain(ids, count, self.vocabulary, sampling, rng)
+        with self._watched(len(unread) + count - 1, count) as passed:
+            chain = self._chaining.chain(ids, count, self.vocabulary, sampling, rng, passed)
         if chain.ids is not None:
             self._fed_too([*unread, *chain.ids[:-1]])
         else:

@@ -208,11 +208,17 @@ class NotFinite(ArithmeticError):
         super().__init__(f"the logits of the {role} are not finite after token {position} (counted from the prompt on)")
 
 
+Passed = Callable[[], None]
+
+
 class Watch(Protocol):
     """Observes every forward pass, as the harness' clock does (clock.py)."""
 
-    def forward(self, model: str, width: int, context: int, passes: int = 1) -> AbstractContextManager[None]:
-        """Entered around a pass that feeds `width` tokens after `context` cached ones, or a call of several passes."""
+    def forward(self, model: str, width: int, context: int, passes: int = 1) -> AbstractContextManager[Passed]:
+        """Entered around a pass that feeds `width` tokens after `context` cached ones, or a call of several passes.
+
+        What it gives may be called after each of several passes.
+        """
 
     def saw(self, model: str, position: int, highest: Tensor) -> None:
         """Note the highest logits [n] after the tokens from `position` on, to check later that they are finite."""

@@ -105,7 +105,7 @@ ROUNDS = pa.schema(
         pa.field("draft_forwards", pa.int32()),
         pa.field("target_seconds", pa.float64()),
         pa.field("draft_seconds", pa.float64()),
-        pa.field("first_draft_seconds", pa.float64()),  # of the first of them; null if one call computed several
+        pa.field("first_draft_seconds", pa.float64()),  # of the first of them; null: not known
         pa.field("model_seconds", pa.float64()),  # during which any model computed a forward
         pa.field("member_forwards", pa.list_(pa.int32())),  # of members that are neither target nor draft
         pa.field("member_seconds", pa.list_(pa.float64())),

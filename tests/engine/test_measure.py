@@ -58,11 +58,20 @@ def test_forwards_belong_to_their_round_and_model(clock):
     ]
 
 
-def test_the_first_forward_of_a_model():
+def test_the_first_forward_of_a_model(clock):
     forwards = [Forward("target", 1, 0, 9.0), Forward("draft", 2, 0, 3.0), Forward("draft", 1, 2, 1.0)]
     lap = Lap(20.0, forwards)
     assert (lap.first("draft"), lap.first("target"), lap.first("arbitrator")) == (3.0, 9.0, None)
     assert Lap(20.0, [Forward("draft", 1, 0, 3.0, passes=4)]).first("draft") is None  # one call: its first is not known
+    watch = Stopwatch(torch.device("cpu"))
+    watch.start()
+    clock.time += 1
+    with watch.forward("draft", 3, 0, 3) as passed:
+        for seconds in (4, 2, 2):
+            clock.time += seconds
+            passed()
+    watch.lap()
+    assert (watch.laps()[0].first("draft"), watch.laps()[0].time("draft")) == (4, 8)
 
 
 def test_laps_add_up_to_the_whole(clock):

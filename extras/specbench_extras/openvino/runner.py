@@ -16,7 +16,7 @@ from specbench.engine.rounding import off
 from specbench.engine.runtimes.chains import Chain, Chaining
 from specbench.engine.runtimes.types import Lent, Reads, Unsupported
 from specbench.engine.sampling import leads, probabilities, waits
-from specbench.engine.types import Sampling
+from specbench.engine.types import Passed, Sampling
 from specbench_extras.openvino.paged import BLOCK, Paged
 from specbench_extras.openvino.request import Request, Width, numbers, shared
 from specbench_extras.openvino.step import Kind, Shape, StepRequest
@@ -90,9 +90,17 @@ class PagedRunner(Chaining):
         return logits, None if states is None else states[-width:]
 
     @torch.inference_mode()
-    def chain(self, ids: Tensor, count: int, vocabulary: int, sampling: Sampling, rng: torch.Generator) -> Chain:
+    def chain(
+        self,
+        ids: Tensor,
+        count: int,
+        vocabulary: int,
+        sampling: Sampling,
+        rng: torch.Generator,
+        passed: Passed = lambda: None,
+    ) -> Chain:
         if not self.paged.small or sampling.cuts:  # steps know no cuts
-            return super().chain(ids, count, vocabulary, sampling, rng)
+            return super().chain(ids, count, vocabulary, sampling, rng, passed)
         self._open = None
         kind = Kind(vocabulary, not sampling.greedy)
         step = self._steps.get(kind) or self._step(kind)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specbench.engine.runtimes.types import Runner
 from specbench.engine.sampling import draw
-from specbench.engine.types import Sampling
+from specbench.engine.types import Passed, Sampling
 
 
 class Chain(NamedTuple):
@@ -27,11 +27,18 @@ class Chaining:
 
     @torch.inference_mode()
     def chain(
-        self: Runner, ids: Tensor, count: int, vocabulary: int, sampling: Sampling, rng: torch.Generator
+        self: Runner,
+        ids: Tensor,
+        count: int,
+        vocabulary: int,
+        sampling: Sampling,
+        rng: torch.Generator,
+        passed: Passed = lambda: None,
     ) -> Chain:
         """Append tokens `ids` [n] to the cache, then the first K - 1 of K = `count` tokens that are drawn one by one.
 
-        Of the logits only the first `vocabulary` count. The draws are those of as many calls of `sampling.draw`.
+        Of the logits only the first `vocabulary` count. The draws are those of as many calls of `sampling.draw`, and
+        `passed` is called after each.
         """
         tokens, rows, probs = [], [], []
         for _ in range(count):
@@ -41,6 +48,7 @@ class Chaining:
             tokens.append(ids)
             rows.append(row)
             probs.append(q)
+            passed()
         chosen = torch.cat(tokens)
         on_host = chosen.tolist() if chosen.device.type == "cpu" else None
         return Chain(chosen, torch.cat(rows), None if sampling.greedy else torch.cat(probs), on_host)  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from specbench.engine.runtimes.lean import Lean, doubled
 from specbench.engine.runtimes.static import STATIC, StaticRunner
 from specbench.engine.runtimes.types import Reads, Runtime, Unsupported
 from specbench.engine.sampling import earliest, probabilities, waits, wide
-from specbench.engine.types import Sampling
+from specbench.engine.types import Passed, Sampling
 
 WIDEST = 64  # tokens; wider blocks are computed as in `static`
 NARROW = 16  # tokens; a wider block of which only the last logits are wanted is the end of a prompt
@@ -137,10 +137,18 @@ class GraphRunner(StaticRunner):
         return logits[-keep:], states
 
     @torch.inference_mode()
-    def chain(self, ids: Tensor, count: int, vocabulary: int, sampling: Sampling, rng: torch.Generator) -> Chain:
+    def chain(
+        self,
+        ids: Tensor,
+        count: int,
+        vocabulary: int,
+        sampling: Sampling,
+        rng: torch.Generator,
+        passed: Passed = lambda: None,
+    ) -> Chain:
         width, end = ids.shape[0], self.length + ids.shape[0] + count - 1
         if self.length == 0 or width > NARROW:  # the end of a prompt
-            return super().chain(ids, count, vocabulary, sampling, rng)
+            return super().chain(ids, count, vocabulary, sampling, rng, passed)
         self.reserve(max(end, ROOM))
         key = ChainKey(Key(width, doubled(end), (), False, False), count, vocabulary, sampling)
         step = self.steps.get(key) or self._prepared(key, FixedChain(self, key))
