@@ -20,7 +20,6 @@ KINDS = {
     "set": "a setting, a bound, a goal, a definition or an example worked by hand",
     "others": "a figure of a paper or of other people's code",
     "counted": "what a test or a program counts or bounds, which fails where it is otherwise",
-    "open": "measured here, and not yet in front of a mark",
 }
 PAST = re.compile(r"```.*?```|`[^`]*`|(?<=\])\([^)\s]*\)|<https?:[^>]*>|^#.*?$|<!-- (?![=!]).*?-->", re.S | re.M)
 PLACED = re.compile(rf"{NUMBER}(?:\*\*)?(?:\s*[%×]?\s*\[[^\]]*\])?(?:\*\*)?(?=<!--=)")
