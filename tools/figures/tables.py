@@ -53,7 +53,8 @@ def qwen() -> str:
 
 def qwen_times() -> str:
     """Speeds of the same pair, of fewer documents."""
-    return _qwen("qwen2.5-coder-humaneval-times", "documents acceptance_rate tau tokens_per_s speedup_decode speedup_e2e")
+    columns = "documents acceptance_rate tau tokens_per_s speedup_decode speedup_e2e"
+    return _qwen("qwen2.5-coder-humaneval-times", columns)
 
 
 def _qwen(name: str, columns: str) -> str:
