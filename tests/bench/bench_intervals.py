@@ -6,7 +6,7 @@ is the true one, and runs are drawn from them with replacement.
 Right-or-wrong scores: the shares of intervals are exact sums over all outcomes, and their mean over all true shares is
 what counts. For a single share they swing, as whole documents must; the least is printed too.
 
-Other scores: beta distributions with the mean and spread that ROUGE had for the two models of the pair (MODEL_CARD.md),
+Other scores: beta distributions with the mean and spread that ROUGE had for the two models of the pair,
 of which the target's crowd at 1.
 
 Run by `make bench`; exits with 1 if a share is outside of 0.93 to 0.97. Where scores crowd at an end, the intervals of

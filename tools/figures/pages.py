@@ -5,8 +5,8 @@ from figures.stored import ROOT
 
 
 def pages() -> list[str]:
-    """README.md, results/README.md, and every page of the documentation and of the extras, from the root."""
-    found = [ROOT / "README.md", ROOT / "results" / "README.md"]
+    """README.md, results/README.md, the model card, and every page of the documentation and of the extras."""
+    found = [ROOT / "README.md", ROOT / "results" / "README.md", ROOT / "suites/pairs/weights/MODEL_CARD.md"]
     found += sorted((ROOT / "docs" / "pages").rglob("*.md")) + sorted((ROOT / "extras").rglob("*.md"))
     return [path.relative_to(ROOT).as_posix() for path in found]
 
