@@ -19,7 +19,7 @@ sweep_into() {
 make_once $out/mtp.safetensors specbench train --method mtp "${shared[@]}" --out $out/mtp.safetensors
 [ -e $out/eagle3.answers ] || cp -r $out/mtp.answers $out/eagle3.answers
 make_once $out/eagle3.safetensors specbench train --method eagle3 "${shared[@]}" --out $out/eagle3.safetensors
-sweep_into $out/runs-mtp --method mtp --param steps=1,2,3,5 "${tested[@]}" --set mtp.head=$out/mtp.safetensors
-sweep_into $out/runs-eagle3 --method eagle3-chain --param total_tokens=2,3,4,6 "${tested[@]}" \
+sweep_into $out/runs-mtp --method mtp --param steps=1,2,3 "${tested[@]}" --set mtp.head=$out/mtp.safetensors
+sweep_into $out/runs-eagle3 --method eagle3-chain --param total_tokens=2,3,4 "${tested[@]}" \
   --set eagle3-chain.head=$out/eagle3.safetensors
 python tools/recipes/mtp_depth.py $out/runs-mtp $out/runs-eagle3 > $out/mtp-depth-smollm2.csv
