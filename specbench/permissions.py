@@ -12,7 +12,7 @@ from pathlib import Path
 
 from specbench.base.console import PlainConsole
 from specbench.base.untrusted import brief
-from specbench.config import UserError, names, own_methods
+from specbench.config import UserError, names
 from specbench.plan import Plan
 
 ENTRY_POINT = "combine"  # the setting that may name a function of the user
@@ -63,7 +63,7 @@ def permitted(
     (METHOD.combine=VALUE) and `--param` (combine=VALUE,VALUE) as they were typed. Own methods are permitted if they are
     in `methods`, in `assignments` (length=VALUE, output=VALUE) or in `entry_points`.
     """
-    typed = {own_methods.implementation(text) or text for text in entry_points or ()}
+    typed = {_own(text) or text for text in entry_points or ()}
     named = list(methods or ())
     for text in assignments or ():
         key, _, values = text.partition("=")
@@ -72,7 +72,7 @@ def permitted(
         if key.rpartition(".")[2] in METHODS:
             named += [value.strip() for value in values.split(",")]
     named = [text for text in named if text not in names("methods")]
-    typed |= {own for text in named if (own := own_methods.implementation(text))}
+    typed |= {own for text in named if (own := _own(text))}
     granted = Permissions(
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
@@ -197,6 +197,13 @@ def may_fetch(name: str) -> bool:
 def leak_allowed() -> bool:
     """True if this command line has --allow-leak."""
     return _in_force.get().allow_leak
+
+
+def _own(text: str) -> str | None:
+    """What `MethodSpec.method` is for an own method; None for other texts."""
+    from specbench.config import own_methods  # few command lines name one
+
+    return own_methods.implementation(text)
 
 
 def tell(line: str, style: str = "") -> None:

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from specbench import config
 from specbench.base.console import console
+from specbench.base.errors import OPTIONS
 from specbench.config import (
     BATCHED,
     RUNTIMES,
@@ -23,7 +24,6 @@ from specbench.config import (
     task_info,
 )
 from specbench.config.chosen import EACH, assigned, by_name, of_servers, swept, with_baselines
-from specbench.config.messages import OPTIONS
 from specbench.config.specs import SERVER, ConstraintSpec
 
 

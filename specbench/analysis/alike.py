@@ -9,7 +9,6 @@ from typing import Any
 
 from specbench.base.environment import MISMATCHES
 from specbench.config import UserError
-from specbench.results import same_models
 from specbench.results.stored import StoredRun, runtime_of
 
 HASH = " hash"
@@ -43,6 +42,10 @@ def check_alike(runs: Sequence[StoredRun], allowed: Sequence[str]) -> list[str]:
         one, its, it = ("does", "its", "it") if len(names) == 1 else ("do", "their", "they")
         fields = ", ".join(unknown)
         lines.append(f"{', '.join(names)} {one} not record {its} {fields}: {it} may not be comparable")
+    if len(runs) == 1:
+        return lines
+    from specbench.results import same_models
+
     pairs = Counter(run.plan.pair.name for run in runs)
     earlier = [run.name for run in runs if pairs[run.plan.pair.name] > 1 and same_models.untold(run.manifest)]
     if earlier:
@@ -110,6 +113,8 @@ def _of_one_pair(run: StoredRun, other: StoredRun) -> dict[str, str]:
     """What differs between two runs of pairs of one name, in words, by field, as far as both tell it."""
     if not (run.manifest["models"] and other.manifest["models"]):
         return {}
+    from specbench.results import same_models
+
     differing = {}
     if models := same_models.differences(run.manifest, other.manifest):
         what = f"{other.name} has another {' and another '.join(models)} than {run.name}"

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from specbench.analysis import answers, asked, metrics, roofline, workers
+from specbench.analysis import answers, metrics, workers
 from specbench.analysis.alike import check_alike, method_labels, pair_labels
 from specbench.config import UserError
 from specbench.results.stored import StoredRun
@@ -28,7 +29,7 @@ class Measured:
     methods: list[str]  # in the order of the runs, but each baseline before the methods compared with it
     metric: dict[str, str]  # by task
     baselines: dict[str, str]  # by method; a method without a baseline has no entry
-    asked: dict[str, dict[str, Any]]  # by method, what its prompts are asked with (`asked.settings`)
+    asked: dict[str, dict[str, Any]]  # by method, what its prompts are asked with; empty without servers
     unlike: dict[str, tuple[str, list[str]]]  # methods asked otherwise than their baseline, with it and in what
     totals: dict[tuple[str, ...], list[dict[str, Any]]]  # of servers, by ROW
     mismatches: list[str]  # differences that the user allowed, and facts that imported runs lack
@@ -122,15 +123,11 @@ def measured(
         run_counts = metrics.per_document(samples, rounds)
         lengths = samples[~samples.warmup].set_index(metrics.SAMPLE).prompt_tokens
         run_counts = run_counts.join(workers.of_texts(run, samples)).join(answers.of_texts(run))
-        counts.append(labelled(run_counts.join(roofline.least_seconds(run, run_counts, lengths)).reset_index()))
+        counts.append(labelled(run_counts.join(_least(run, run_counts, lengths)).reset_index()))
         errors.append(labelled(samples[~samples.warmup & (samples.finish == "error")]))
         if with_depths:
             depths.append(labelled(metrics.depths(rounds)))
-    asked_with = {
-        by_name[name]: values
-        for run, by_name in zip(reversed(runs), reversed(labels), strict=True)
-        for name, values in asked.settings(run).items()
-    }
+    asked_with = _asked(runs, labels)
     baselines, unlike = _compared(_baselines(runs, labels), asked_with)
     methods = dict.fromkeys(label for by_name in labels for label in by_name.values())
     return Measured(
@@ -149,6 +146,31 @@ def measured(
         group=_group(runs),
         imported=frozenset(number for number, run in enumerate(runs) if run.manifest.get("imported") is not None),
     )
+
+
+def _least(run: StoredRun, counts: pd.DataFrame, lengths: pd.Series) -> pd.DataFrame:
+    """The least seconds of each text's decoding, known where the machine was measured, or why they are not."""
+    if run.manifest["models"] and run.manifest.get("ceilings"):
+        from specbench.analysis.roofline import least_seconds
+
+        return least_seconds(run, counts, lengths)
+    why = "the machine was not measured before the run (specbench profile --ceilings)"
+    if run.manifest["models"] is None:
+        why = "imported records do not tell the models' sizes"
+    return pd.DataFrame({"least": pd.Series(np.nan, counts.index), "unlimited": pd.Series(why, counts.index, object)})
+
+
+def _asked(runs: Sequence[StoredRun], labels: Sequence[dict[str, str]]) -> dict[str, dict[str, Any]]:
+    """What the prompts of each method are asked with, by label; nothing without servers: all are asked alike."""
+    if not any(run.plan.servers or "imported" in run.manifest for run in runs):
+        return {}
+    from specbench.analysis import asked
+
+    return {
+        by_name[name]: values
+        for run, by_name in zip(reversed(runs), reversed(labels), strict=True)
+        for name, values in asked.settings(run).items()
+    }
 
 
 def _group(runs: Sequence[StoredRun]) -> str | None:
@@ -194,6 +216,10 @@ def _compared(
     baselines: Mapping[str, str], asked_with: Mapping[str, dict[str, Any]]
 ) -> tuple[dict[str, str], dict[str, tuple[str, list[str]]]]:
     """The baselines of methods that were asked alike, and the others' with what differs."""
+    if not asked_with:
+        return dict(baselines), {}
+    from specbench.analysis import asked
+
     differing = {
         name: (base, fields)
         for name, base in baselines.items()

@@ -102,29 +102,27 @@ def other_draft(spec: MethodSpec) -> bool:
 def least_seconds(run: StoredRun, counts: pd.DataFrame, prompt_tokens: pd.Series) -> pd.DataFrame:
     """For each sample (rows of `metrics.per_document`): `least` seconds of its decoding's forwards, and `unlimited`.
 
+    The run's manifest has the machine's ceilings.
+
     Every forward must read its model's weights, and the cache at the mean context of the text, at the bandwidth of an
     array of that size. If that is not known, `least` is NaN and `unlimited` says why.
     """
     ceilings, facts = of_manifest(run)
+    assert ceilings
     forwards = {"target": counts.F, "draft": counts.G + counts.B} | _further(run, counts)
     others = [spec.name for spec in run.plan.methods if other_draft(spec)]
     has_other_draft = counts.index.get_level_values("method").isin(others)
     why = pd.Series("", counts.index, dtype=object)
-    if run.manifest["models"] is None:
-        why[:] = "imported records do not tell the models' sizes"
-    elif ceilings is None:
-        why[:] = "the machine was not measured before the run (specbench profile --ceilings)"
-    why[(why == "") & has_other_draft & (counts.G > 0)] = "other models than the pair's draft made drafts"
+    why[has_other_draft & (counts.G > 0)] = "other models than the pair's draft made drafts"
     why[(why == "") & (counts.arbitrator > 0)] = "the arbitrator is no model of the pair"
     for role, count in forwards.items():
         if role not in facts:
             why[(why == "") & (count > 0)] = f"the run does not tell what a forward of its {role} reads"
     least = pd.Series(0.0, counts.index).mask(why != "")
-    if ceilings:
-        context = prompt_tokens.reindex(counts.index).astype(float) + counts.C / 2
-        for role in [role for role in forwards if role in facts]:
-            moved = cost(facts[role], 1, context.to_numpy()).bytes
-            least += forwards[role] * moved / ceilings.bandwidth(moved)
+    context = prompt_tokens.reindex(counts.index).astype(float) + counts.C / 2
+    for role in [role for role in forwards if role in facts]:
+        moved = cost(facts[role], 1, context.to_numpy()).bytes
+        least += forwards[role] * moved / ceilings.bandwidth(moved)
     why[(why == "") & least.isna()] = "the records do not tell the forwards or the prompts' lengths"
     return pd.DataFrame({"least": least, "unlimited": why})
 

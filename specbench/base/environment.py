@@ -157,3 +157,11 @@ def _lines(path: str | Path) -> list[str]:
         return Path(path).read_text().splitlines()
     except OSError:
         return []
+
+
+def number(text: str) -> float | None:
+    """A text as a number; None if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None

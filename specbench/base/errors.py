@@ -1,10 +1,17 @@
-"""The error for everything that a user can mend."""
+"""The error for everything that a user can mend, and what is wrong with a value, in one line."""
 
 import difflib
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-LONGEST = 2000  # characters of a message
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+LONGEST, LONG = 2000, 60  # characters of a message, and of a value in it
+OPTIONS = "the command line"  # as `where`: keys are options then
+YAML_WORDS = {"a valid tuple": "a list", "a valid dictionary": "a mapping of keys to values"}
+WITHOUT_VALUE = ("missing", "value_error")  # pydantic's kinds of errors whose value says nothing, or is in the message
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -26,3 +33,22 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(word.rpartition(".")[2], known, n=1, cutoff=0.5)
     return f", did you mean {close[0]!r}?" if close else ""
+
+
+def wrong_value(error: "ErrorDetails", where: str, known: Iterable[str] = ()) -> str:
+    """An error of pydantic in words; `known` are keys that an unknown one may have been meant for."""
+    key = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        return f"{where}: unknown key {key!r}{did_you_mean(key, known)}"
+    message = f"{error['msg'][0].lower()}{error['msg'][1:]}"
+    for theirs, ours in YAML_WORDS.items():
+        message = message.replace(theirs, ours)
+    if where == OPTIONS:
+        return f"--{key.replace('_', '-')} {_short(error['input'])}: {message}"
+    value = "" if error["type"] in WITHOUT_VALUE else f", not {_short(error['input'])}"
+    return f"{where}: {key}: {message}{value}"
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) and value.isidentifier() else repr(value)
+    return text if len(text) <= LONG else f"{text[:LONG]} …"

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -27,6 +27,7 @@ MOST_NODES = 50_000  # values of YAML, aliases counted as often as they are writ
 LONG_TEXT = 20  # characters of YAML that count as one more value: aliases repeat a long text, too
 DEEPEST = 40
 BRIEF = 80  # characters of an error of another library
+LISTED = 4  # names that a message has at most
 Source: TypeAlias = Path | Member
 _SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 
@@ -35,6 +36,17 @@ def brief(error: object) -> str:
     """The beginning of another library's error message, on one line."""
     line = " ".join(str(error).split())[:BRIEF] or type(error).__name__
     return line if line.isascii() else line.encode(errors="replace").decode()  # halves of characters, as JSON may name
+
+
+def listed(names: Collection[str]) -> str:
+    """The first names in order, and how many more there are."""
+    first = ", ".join(brief(name) for name in sorted(names, key=_numbered)[:LISTED])
+    return first + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+
+
+def _numbered(name: str) -> list[tuple[int, str]]:
+    """A key by which layer 2 comes before layer 10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in name.split(".")]
 
 
 def is_file(path: Path) -> bool:

@@ -30,7 +30,6 @@ from specbench.cli.options import (
 from specbench.config import UserError
 from specbench.permissions import permitted
 from specbench.plan import Plan, resolve_plan
-from specbench.results.shard import Shard
 
 if TYPE_CHECKING:
     from specbench.measure.staffing import Staffing
@@ -248,7 +247,11 @@ def _carry_out(
     """Run a plan and print its table; returns the exit code. Imports take seconds, so they come here, after names."""
     if staffing and shard:
         raise UserError("--workers cuts the run itself; leave out --shard")
-    part = Shard.parse(shard) if shard else None
+    part = None
+    if shard:
+        from specbench.results.shard import Shard
+
+        part = Shard.parse(shard)
     from specbench.measure import command
     from specbench.report import comparison
     from specbench.results.stored import StoredRun

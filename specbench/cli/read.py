@@ -32,6 +32,7 @@ from specbench.cli.options import (
     known,
 )
 from specbench.config import own_methods, plugins
+from specbench.config.specs import ENTRY
 from specbench.engine.models import architectures
 from specbench.permissions import permitted
 from specbench.report.plots.listed import KINDS
@@ -298,4 +299,4 @@ def _catalogue(kind: Kind) -> Iterator[tuple[str, str, str]]:
         yield name, spec.description, " · ".join(filter(None, (spec.paper, "extras" * (name in extras))))
     if kind is Kind.methods:
         for name in own_methods.entries():
-            yield name, config.load_method(f"{own_methods.ENTRY}{name}").description, ""
+            yield name, config.load_method(f"{ENTRY}{name}").description, ""

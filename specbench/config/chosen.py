@@ -8,10 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from specbench.base.errors import UserError
+from specbench.base.errors import UserError, wrong_value
 from specbench.base.untrusted import parse_value
 from specbench.config.load import load_method, override
-from specbench.config.messages import wrong_value
 from specbench.config.specs import MOST_VARIANTS, SERVER, MethodSpec, Setting, SuiteSpec
 
 VANILLA = "vanilla"  # the server that other servers' speedups are against

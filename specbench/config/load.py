@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from specbench.base.errors import UserError, did_you_mean
+from specbench.base.errors import UserError, did_you_mean, wrong_value
 from specbench.base.untrusted import read_mapping
-from specbench.config import own_methods, plugins
-from specbench.config.messages import wrong_value
+from specbench.config import plugins
 from specbench.config.specs import (
     BUNDLED,
     CACHED,
@@ -28,6 +27,7 @@ from specbench.config.specs import (
     SuiteSpec,
     TaskInfo,
     TaskLine,
+    is_own,
 )
 
 PACKAGE = Path(__file__).parent.parent
@@ -197,6 +197,8 @@ def load_method(text: str) -> MethodSpec:
     shipped = files("methods")
     if text in shipped:
         return _shipped_method(shipped[text]).model_copy(deep=True)
+    from specbench.config import own_methods  # here and below: most runs have none
+
     if own_methods.implementation(text):
         raw = own_methods.read(text, sorted(shipped))
         return _method(raw, str(own_methods.yaml_of(raw["method"])) if raw.get("settings") else text)
@@ -225,6 +227,8 @@ def _base_of(base: str, text: str, shipped: list[str]) -> str:
     """The method that the YAML file `text` names; a FILE.py lies next to it. Raises UserError if there is none."""
     if base.endswith(".py"):
         return str((Path(text).parent / base).resolve())
+    from specbench.config import own_methods
+
     if base not in shipped and not own_methods.implementation(base):
         raise UserError(f"{text}: no method {base!r}{did_you_mean(base, shipped)}; `specbench list methods` shows all")
     return base
@@ -243,7 +247,7 @@ def _method(raw: dict[str, Any], where: str) -> MethodSpec:
 def override(spec: MethodSpec, settings: dict[str, Setting]) -> MethodSpec:
     """The same method with some settings replaced. Raises UserError for a setting that it does not have."""
     for key in settings:
-        if key not in spec.settings and not own_methods.is_own(spec.method):  # its Settings know its keys
+        if key not in spec.settings and not is_own(spec.method):  # its Settings know its keys
             hint = did_you_mean(key, spec.settings) or f"; it has {', '.join(spec.settings)}"
             raise UserError(f"{spec.name} has no setting {key!r}{hint}")
     return spec.model_copy(update={"settings": {**spec.settings, **settings}})

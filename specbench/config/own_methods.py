@@ -11,14 +11,9 @@ from typing import Any
 from specbench.base.errors import UserError
 from specbench.base.untrusted import is_file, read_mapping
 from specbench.config import plugins
+from specbench.config.specs import ENTRY
 
-ENTRY = "entry-point:"  # before the name of one, in `MethodSpec.method`
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-def is_own(method: str) -> bool:
-    """True if a `MethodSpec.method` is a user's file or an entry point."""
-    return method.endswith(".py") or method.startswith(ENTRY)
 
 
 def implementation(text: str) -> str | None:

@@ -15,6 +15,7 @@ RUNTIMES = ("eager", "static", "graph", "openvino", "llamacpp", "auto")
 BATCHED = ("eager", "static")  # those that compute several texts at once
 GGUF = ".gguf"  # the ending of a model that is one file
 SERVER = "server"  # as `MethodSpec.method`: another engine, over HTTP
+ENTRY = "entry-point:"  # before the name of one, in `MethodSpec.method`
 BUNDLED = "bundled:"
 PACKAGED, CACHED = "package:", "cache:"  # a GGUF file in an installed package, or in specbench's cache
 Scheme = Literal["int8", "int4", "fp8"]
@@ -154,6 +155,11 @@ class MethodSpec(Settings):
     def digest(self) -> str:
         """A hash of `identity`: 16 hexadecimal digits."""
         return short_hash(self.identity)
+
+
+def is_own(method: str) -> bool:
+    """True if a `MethodSpec.method` is a user's file or an entry point."""
+    return method.endswith(".py") or method.startswith(ENTRY)
 
 
 class TaskInfo(Settings):

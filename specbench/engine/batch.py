@@ -7,8 +7,8 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from specbench.base.errors import UserError
+from specbench.engine.models.identity import has_more_than_keys
 from specbench.engine.runtimes.eager import attention
-from specbench.engine.runtimes.states import mixers
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Watch
 
@@ -27,7 +27,7 @@ class Batch:
         watch: Watch | None = None,
         vocabulary: int | None = None,
     ) -> None:
-        if mixers(model):
+        if has_more_than_keys(model):
             kind = type(model).__name__
             raise UserError(f"{kind} has a state, which fixed batches cannot roll back; choose another model or method")
         self.model, self.role, self._watch = model, role, watch or Unwatched()

@@ -115,7 +115,7 @@ class Constraining:
         """The same for a text that is decoded at the same time."""
         return replace(self, current=None, roles=[])
 
-    def of(self, role: str, penalties: Penalties, watch: Watch | None) -> "Penalties | Constrained":
+    def of(self, role: str, penalties: Penalties | None, watch: Watch | None) -> "Penalties | Constrained | None":
         """What changes the logits of a session by the model's role."""
         if role != "target" and not self.draft:
             return penalties
@@ -129,7 +129,9 @@ class Constrained:
     If `strict`, a chain, and a tree, is fed from the last token of the text on, and what follows it is a draft.
     """
 
-    def __init__(self, constraining: Constraining, penalties: Penalties, watch: Watch, strict: bool = False) -> None:
+    def __init__(
+        self, constraining: Constraining, penalties: Penalties | None, watch: Watch, strict: bool = False
+    ) -> None:
         self.constraining, self.penalties, self._watch, self._strict = constraining, penalties, watch, strict
         self._follows: Constraint | None = None
         self._matcher: Any = None

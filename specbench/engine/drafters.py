@@ -1,4 +1,4 @@
-"""What proposes tokens: the protocol, and the usual drafter, a smaller model."""
+"""What proposes tokens: the base of models, heads, blocks and look-ups, and the usual drafter, a smaller model."""
 
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar, runtime_checkable
@@ -7,21 +7,36 @@ import torch
 from torch import Tensor
 
 from specbench.engine.lengths import DraftToken, Lengths
-from specbench.engine.runtimes.chains import Chain
+from specbench.engine.runtimes.types import Chain
 from specbench.engine.sampling import draw
-from specbench.engine.types import Draft, Sampling, Scored
+from specbench.engine.types import Draft, Sampling, Scored, Verdict
 
 
-class Drafter(Protocol):
-    """Proposes tokens to follow a text."""
+class Drafter:
+    """Proposes tokens to follow a text, one text at a time. Of what the target says it sees what it asks for.
 
-    lengths: Lengths  # decides when the draft ends, and observes every verdict
+    In turn: `begin`, `observe_prompt`, then in each round `propose` and `observe`.
+    """
+
+    lengths: Lengths = Lengths()  # decides when the draft ends, and observes every verdict; by default no policy
+    reads: Sequence[int] = ()  # the target's hidden states that it observes, as in `Session.forward`
+    prompt_logits = 1  # of how many of a prompt's last tokens it observes the target's logits; 0: of all, part by part
 
     def begin(self, prompt: list[int]) -> None:
         """Start on a new prompt. This is part of the prefill."""
 
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
+        """See what the target says of a prompt, or of a part of it: n tokens, their states [n, D], the last logits.
+
+        This is part of the prefill, too.
+        """
+
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """At most `gamma` tokens to follow `context`, whose last token no model has read yet."""
+        raise NotImplementedError
+
+    def observe(self, scored: Scored, verdict: Verdict) -> None:
+        """See what the target says of the last committed token and the K drafted ones, and what was accepted."""
 
 
 @runtime_checkable
@@ -52,7 +67,7 @@ class Reader(Protocol):
 Read = TypeVar("Read", bound=Reader)
 
 
-class ModelDrafter(Generic[Read]):
+class ModelDrafter(Generic[Read], Drafter):
     """A draft model. A draft ends after a token of `eos_ids`.
 
     Unless `lengths` or `eos_ids` look at the tokens, a draft is one call, and nothing is copied to the host meanwhile.

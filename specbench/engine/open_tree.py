@@ -81,6 +81,3 @@ def closure(known: Tensor, parents: Tensor) -> Tensor:
     earlier = reached @ (follows[:, :before].float() @ known.float())
     new = torch.cat([earlier, reached], 1) > 0
     return torch.cat([torch.nn.functional.pad(known, (0, more)), new])
-
-
-NO_TREE = Tree(0)

@@ -37,7 +37,7 @@ class Penalties:
     frequency: float = 0.0
 
     def __bool__(self) -> bool:
-        return self != OFF
+        return self != Penalties()
 
     def __call__(
         self, logits: Tensor, before: Sequence[int], block: Sequence[int], parents: Sequence[int] | None, prompt: int
@@ -56,9 +56,6 @@ class Penalties:
             counts = _counts(penalised, before[prompt:], block, parents, outside)
             penalised -= self.presence * (counts > 0) + self.frequency * counts
         return penalised
-
-
-OFF = Penalties()
 
 
 def _counts(

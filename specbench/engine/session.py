@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,16 +12,16 @@ from transformers import PreTrainedModel
 from specbench.config import UserError
 from specbench.engine.clock import now
 from specbench.engine.ids import Fed, sender
-from specbench.engine.open_tree import NO_TREE, DeviceTree, Tree
-from specbench.engine.penalties import OFF, Change
+from specbench.engine.open_tree import DeviceTree, Tree
 from specbench.engine.prefix import Kept, Prefixes
-from specbench.engine.runtimes.chains import Chain, Chaining
 from specbench.engine.runtimes.eager import EAGER
-from specbench.engine.runtimes.states import StateRunner
 from specbench.engine.runtimes.types import LAST as LAST
-from specbench.engine.runtimes.types import Borrowed, Reads, Runner, Runtime
+from specbench.engine.runtimes.types import Borrowed, Chain, Chaining, Reads, Runner, Runtime
 from specbench.engine.sampling import likeliest
 from specbench.engine.types import Best, NotFinite, Passed, Sampling, Scored, Watch
+
+if TYPE_CHECKING:
+    from specbench.engine.penalties import Change
 
 UNBOUNDED = 2**31
 
@@ -57,7 +57,7 @@ class Session:
         prefixes: Prefixes | None = None,
         trees: bool = True,
         home: torch.device | None = None,
-        change: Change = OFF,
+        change: "Change | None" = None,
     ) -> None:
         self.model = model
         self.role = role
@@ -73,7 +73,7 @@ class Session:
         self.prefixes = prefixes
         self.trees = trees
         self._runner = self.new_runner()
-        self._states = self._runner if isinstance(self._runner, StateRunner) else None  # it may read tokens again
+        self._states: Any = self._runner if hasattr(self._runner, "behind") else None  # it may read tokens again
         if self.device != model.device:
             from specbench.engine.runtimes.away import Away
 
@@ -83,7 +83,7 @@ class Session:
         self._tokens: list[int] = []
         self._fed: list[Fed] = []  # ids fed from the device that are not in `_tokens` yet
         self._length = 0
-        self._tree: Tree | DeviceTree = NO_TREE
+        self._tree: Tree | DeviceTree | None = None
 
     def new_runner(self) -> Runner:
         return self.runtime.runner(self.model)
@@ -99,10 +99,10 @@ class Session:
         self._fed.clear()
         return self._tokens
 
-    def restart(self, prompt: Sequence[int]) -> Scored:
-        """Forget everything and feed a prompt; logits of its last token only [1, V]."""
+    def restart(self, prompt: Sequence[int], keep: int = 1, hidden: Sequence[int] = ()) -> Scored:
+        """Forget everything and feed a prompt; logits of its last token only [1, V], or as `forward` has them."""
         self.truncate(0)
-        return self.forward(prompt, keep=1)
+        return self.forward(prompt, keep, hidden=hidden)
 
     def forward(
         self,
@@ -302,7 +302,7 @@ class Session:
             raise ValueError(f"cannot truncate {self._length} cached tokens to {length}")
         if self._tree and length > self._tree.root:
             raise ValueError(f"a tree begins at {self._tree.root}: keep a path of it, or truncate it whole")
-        self._tree = NO_TREE
+        self._tree = None
         self.prompt_length = self.prompt_length if length else None
         self._runner.truncate(length)
         excess = self._length - max(length, len(self._tokens))
@@ -328,7 +328,7 @@ class Session:
             self._runner.move(start, path)
             del tokens[kept:]
             self._length = kept
-        self._tree = NO_TREE
+        self._tree = None
         self.truncate(kept)
 
 

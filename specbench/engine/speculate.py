@@ -1,7 +1,6 @@
 """Draft, score, accept, keep: the loop that most methods share. A method that would need a flag here writes its own."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,15 +10,14 @@ from specbench.engine.drafters import Drafter
 from specbench.engine.ids import Later, to_device
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session
-from specbench.engine.types import Draft, Round, Sampling, Scored, Verdict
+from specbench.engine.types import Draft, Round, Sampling, Scored
 
-# The target scores a draft of K tokens: target, ids of the last committed tokens (the very last is not fed yet), draft
-# -> logits [K + 1, V] after the context, then after each drafted token. Afterwards the target's cache holds exactly the
-# context and the draft.
-Score = Callable[[Session, Sequence[int], Draft], Scored]
+# The target scores a draft of K tokens: target, ids of the last committed tokens (the very last is not fed yet), draft,
+# the hidden states that the drafter reads -> logits [K + 1, V] after the context, then after each drafted token.
+# Afterwards the target's cache holds exactly the context and the draft.
+Score = Callable[[Session, Sequence[int], Draft, Sequence[int]], Scored]
 
-# The target reads a prompt into an empty cache -> logits, whose last row is that of the prompt's last token.
-Prefill = Callable[[Session, list[int]], Scored]
+CHUNK = 512  # tokens of a prompt that are read at a time where all logits are seen: those of a long one fill the memory
 
 
 def read_once(target: Session, recent: Sequence[int], draft: Draft, hidden: Sequence[int] = ()) -> Scored:
@@ -57,6 +55,22 @@ def read_in_chunks(target: Session, prompt: list[int], size: int, hidden: Sequen
         yield target.forward(prompt[start : start + size], hidden=hidden)
 
 
+def read_prompt(target: Session, drafter: Drafter, prompt: list[int]) -> Scored:
+    """Let the target read a prompt into an empty cache, and the drafter what it sees of that.
+
+    Returns logits, whose last row is that of the prompt's last token.
+    """
+    if drafter.prompt_logits:
+        scored = target.restart(prompt, min(drafter.prompt_logits, len(prompt)), drafter.reads)
+        drafter.observe_prompt(prompt, scored)
+        return scored
+    read = 0
+    for scored in read_in_chunks(target, prompt, CHUNK, drafter.reads):
+        read += len(scored.logits)
+        drafter.observe_prompt(prompt[read - len(scored.logits) : read], scored)
+    return scored
+
+
 def speculate(
     target: Session,
     drafter: Drafter,
@@ -67,7 +81,6 @@ def speculate(
     rng: torch.Generator,
     score: Score = read_once,
     recent: int = 1,
-    prefill: Prefill = Session.restart,
 ) -> Iterator[Round]:
     """Decode without end: each round drafts at most γ tokens (or levels of a tree) and takes one target forward.
 
@@ -75,7 +88,7 @@ def speculate(
     `score` receives the last `recent` committed tokens (at least 1), or all of them while there are fewer.
     """
     drafter.begin(prompt)
-    token, _ = draw(prefill(target, prompt).logits[-1:], sampling, rng)
+    token, _ = draw(read_prompt(target, drafter, prompt).logits[-1:], sampling, rng)
     context = [*prompt, int(token)]
     yield Round(context[-1:])
     while True:
@@ -84,45 +97,14 @@ def speculate(
             from specbench.engine.trees import only_path
 
             draft = only_path(draft)
-        scored = score(target, context[-recent:], draft)
+        scored = score(target, context[-recent:], draft, drafter.reads)
         verdict = accept(draft, scored, sampling, rng)
+        drafter.observe(scored, verdict)
         drafter.lengths.observe(verdict)
         target.keep(len(context), verdict.path)
         committed = verdict.committed
         context += committed
         yield Round(committed, verdict)
-
-
-class HeadDrafter(Drafter, Protocol):
-    """A drafter that needs the target's hidden states of every round, so it prefills, scores and judges itself."""
-
-    def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        """As `Session.restart` of the target; the head reads the prompt, too."""
-
-    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
-        """A `Score` that keeps the target's states."""
-
-    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """An `Accept` that keeps the states of the accepted tokens."""
-
-
-class Headed:
-    """Base of methods whose rounds are those of `speculate` with a `HeadDrafter`."""
-
-    target: Session
-    drafter: HeadDrafter
-    gamma: int
-    hashes: dict[str, str]  # of the head
-    penalised = True
-
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        head = self.drafter
-        return speculate(
-            self.target, head, head.accept, self.gamma, prompt, sampling, rng, head.score, prefill=head.prefill
-        )
-
-    def inputs(self) -> dict[str, str]:
-        return dict(self.hashes)
 
 
 class Speculative:
@@ -133,6 +115,7 @@ class Speculative:
     gamma: int
     accept: Accept
     score: Score = staticmethod(read_once)
+    hashes: Mapping[str, str] = {}  # of files that the drafter or the rule was made from
 
     @property
     def penalised(self) -> bool:
@@ -141,3 +124,6 @@ class Speculative:
 
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
         return speculate(self.target, self.drafter, self.accept, self.gamma, prompt, sampling, rng, self.score)
+
+    def inputs(self) -> dict[str, str]:
+        return dict(self.hashes)

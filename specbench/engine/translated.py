@@ -48,7 +48,8 @@ class Translated(Session):
     def tokens(self) -> list[int]:
         raise ValueError("of a translated sequence only the model's own tokens are kept")
 
-    def restart(self, prompt: Sequence[int]) -> Scored:
+    def restart(self, prompt: Sequence[int], keep: int = 1, hidden: Sequence[int] = ()) -> Scored:
+        """As in `Session`, but always of the last token alone."""
         self.truncate(0)
         self.reading.read(prompt, 0)
         return self._outside(self.inner.restart(self._shortened()), [0])

@@ -5,7 +5,7 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from specbench.engine.accept import Tested, Weighed, predicting_rows, weigh
+from specbench.engine.accept import Tested, Weighed, exact, predicting_rows, weigh
 from specbench.engine.ids import to_device
 from specbench.engine.sampling import draw, pick, probabilities, residual
 from specbench.engine.types import Draft, Sampling, Scored, Verdict
@@ -75,6 +75,11 @@ def exact_tree(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Gene
     """From the context on, go to the first child that passes, until none does. Lossless."""
     weighed = weigh(draft, scored, sampling, rng, tree_test(draft, scored.logits, sampling, rng))
     return weighed.along(first_path(weighed, repeated=draft.probs is not None))
+
+
+def exact_draft(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+    """The exact rule of a chain or of a tree, whichever a draft is."""
+    return (exact if draft.parents is None else exact_tree)(draft, scored, sampling, rng)
 
 
 def first_path(weighed: Weighed, repeated: bool = True) -> tuple[int, ...]:

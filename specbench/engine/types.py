@@ -8,13 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from specbench.engine.ids import Later, to_device
-from specbench.engine.penalties import Penalties
+
+if TYPE_CHECKING:
+    from specbench.engine.penalties import Penalties
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,13 @@ class Sampling:
         return self.temperature == 0
 
     @property
-    def penalties(self) -> Penalties:
-        return Penalties(self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+    def penalties(self) -> "Penalties | None":
+        values = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
+        if values == (1, 0, 0):
+            return None
+        from specbench.engine.penalties import Penalties
+
+        return Penalties(*values)
 
     @property
     def cuts(self) -> bool:

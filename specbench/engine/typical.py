@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from specbench.engine.accept import exact, exact_test, predicting_rows, weigh
+from specbench.engine.accept import exact_test, predicting_rows, weigh
 from specbench.engine.sampling import pick, probabilities
-from specbench.engine.trees import exact_tree, tree_test
+from specbench.engine.trees import exact_draft, tree_test
 from specbench.engine.types import Draft, Sampling, Scored, Verdict
 
 INSIDE = 1e-5  # what the authors' code adds to p within the logarithm of the entropy
@@ -35,7 +35,7 @@ class Typical:
 
     def __call__(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         if sampling.greedy:
-            return (exact if draft.parents is None else exact_tree)(draft, scored, sampling, rng)
+            return exact_draft(draft, scored, sampling, rng)
         after = probabilities(scored.logits, sampling)  # [K + 1, V]
         p = predicting_rows(draft, after)  # [K, V]
         test = exact_test if draft.parents is None else tree_test

@@ -25,7 +25,6 @@ from specbench.engine.runtimes.batched import Batched
 from specbench.engine.types import Additive, Method, NotFinite
 from specbench.measure.conversations import Conversations
 from specbench.measure.divergence import mark_divergence
-from specbench.measure.forecast import Forecast
 from specbench.measure.manifest import digest
 from specbench.measure.prepare import build, decode_beginning, suppress_failures, why_alone
 from specbench.measure.sample import (
@@ -40,7 +39,7 @@ from specbench.measure.sample import (
     untimed,
 )
 from specbench.measure.served import ServerRows
-from specbench.measure.work import Progress, Work, shuffled
+from specbench.measure.work import Forecast, Progress, Work, shuffled
 from specbench.results.recorder import Recorder
 
 BEGINNING, WARM_ROWS = 4, 2  # tokens and texts that a batch decodes before anything is timed: some rounds are enough

@@ -22,17 +22,17 @@ from specbench.measure.gate import check_settings, importing
 from specbench.methods import check_unchanged, with_defaults
 from specbench.plan import Plan
 from specbench.results.lock import unused
-from specbench.results.shard import Shard
 from specbench.results.stored import StoredRun
 
 if TYPE_CHECKING:
     from specbench.engine.models.pair import Pair
     from specbench.measure.loop import Progress
+    from specbench.results.shard import Shard
 
 LONG_NAME = 80  # characters of methods in the name of a folder
 
 
-def run(plan: Plan | None, out: Path | None, resume: Path | None, shard: Shard | None = None) -> Path | None:
+def run(plan: Plan | None, out: Path | None, resume: Path | None, shard: "Shard | None" = None) -> Path | None:
     """Carry out a plan in a new folder, or go on with the run in `resume`.
 
     Args:
@@ -86,7 +86,7 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, shard: Shard |
     return folder if finished else None
 
 
-def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None, shard: Shard | None = None) -> bool:
+def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None, shard: "Shard | None" = None) -> bool:
     """Carry out a plan, or a shard of it, in `folder`, or go on there, with progress on the terminal.
 
     `pair` is the plan's models, if they are loaded already. Returns True if it finished.
@@ -125,7 +125,7 @@ def check_same(plan: Plan, stored: Plan, folder: Path) -> None:
         raise UserError(f"{folder} began with different settings ({_difference(stored, plan)}); give --resume alone")
 
 
-def _place_of(shard: Shard, run: Path | None) -> tuple[Path | None, Path | None]:
+def _place_of(shard: "Shard", run: Path | None) -> tuple[Path | None, Path | None]:
     """A new folder for a shard of the run in `run`, or the one in which it has begun: `out` and `resume`.
 
     Raises:

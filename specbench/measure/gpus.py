@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench.base.environment import number
 from specbench.base.files import write_json
 from specbench.base.untrusted import parse_json
 from specbench.config import UserError
-from specbench.results.gpu_watch import FILE
+from specbench.results.aside import GPUS
 
 FIELDS = "index,uuid,name,utilization.gpu,memory.used,temperature.gpu"
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # new drivers, old drivers
@@ -134,7 +135,7 @@ def recorded(folder: Path, device: str) -> Iterator[None]:
     with watched(device) as found:
         yield
     if found:
-        path = folder / FILE
+        path = folder / GPUS
         try:
             before = parse_json(path.read_text(), str(path), "") if path.exists() else []
         except UserError:
@@ -152,11 +153,3 @@ def _asked(fields: str) -> list[list[str]]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return list(csv.reader(done.stdout.splitlines(), skipinitialspace=True)) if done.returncode == 0 else []
-
-
-def number(text: str) -> float | None:
-    """A text as a number; None if it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return None

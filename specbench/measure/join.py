@@ -18,10 +18,10 @@ from specbench.base.untrusted import read_json, read_object
 from specbench.config import UserError
 from specbench.measure.attempts import begun
 from specbench.measure.gate import check_code
-from specbench.measure.manifest import differences, other_machine
 from specbench.measure.prompts import load_tasks
+from specbench.measure.same import differences, other_machine
 from specbench.measure.work import Documents, score
-from specbench.results import documents, gpu_watch, records
+from specbench.results import aside, documents, records
 from specbench.results.lock import claimed
 from specbench.results.records import ROUNDS, SAMPLES
 from specbench.results.shard import SHARDS, Shard, attempts
@@ -199,6 +199,6 @@ def _write_seconds(run: Folder, shards: Sequence[Folder]) -> None:
             for what, seconds in read_object(Member(shard, "apart.json")).items():
                 total[what] = total.get(what, 0.0) + (seconds if isinstance(seconds, float) else 0.0)
     run.write_json("apart.json", total)
-    looked = [read_json(Member(shard, gpu_watch.FILE)) for shard in shards if shard.has(gpu_watch.FILE)]
+    looked = [read_json(Member(shard, aside.GPUS)) for shard in shards if shard.has(aside.GPUS)]
     if looked:
-        run.write_json(gpu_watch.FILE, [row for rows in looked if isinstance(rows, list) for row in rows])
+        run.write_json(aside.GPUS, [row for rows in looked if isinstance(rows, list) for row in rows])

@@ -8,7 +8,7 @@ import gc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specbench.base import environment
 from specbench.base.console import warn
@@ -16,21 +16,19 @@ from specbench.engine.clock import now
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method
 from specbench.measure.conversations import Conversations
-from specbench.measure.divergence import mark_divergence
-from specbench.measure.forecast import Forecast
 from specbench.measure.gate import admit, importing
-from specbench.measure.gpus import recorded
 from specbench.measure.prepare import decode_beginning, prepare, suppress_failures
 from specbench.measure.sample import Decoder, Rows, tell_worth, untimed
-from specbench.measure.spent import add_seconds, setup_seconds, since
-from specbench.measure.work import Progress, Work, chunks, score, shuffled
+from specbench.measure.work import Forecast, Progress, Work, add_seconds, chunks, score, setup_seconds, shuffled, since
 from specbench.plan import Plan
+from specbench.results.aside import TOTAL
 from specbench.results.lock import claimed
 from specbench.results.recorder import Recorder
-from specbench.results.shard import Shard
-from specbench.results.spent import TOTAL
 from specbench.results.stored import StoredRun
 from specbench.tasks.harness import Request
+
+if TYPE_CHECKING:
+    from specbench.results.shard import Shard
 
 
 def execute(
@@ -39,7 +37,7 @@ def execute(
     report: Callable[[Progress], bool],
     pair: Pair | None = None,
     started: Callable[[], None] = lambda: None,
-    shard: Shard | None = None,
+    shard: "Shard | None" = None,
     worker: int | None = None,
 ) -> bool:
     """Carry out a plan, or a shard of it, in `folder`, from the document at which an earlier call stopped.
@@ -74,7 +72,7 @@ def execute(
         if not recorder.merged and recorder.done() < work.span.stop:
             started()
             try:
-                with recorded(folder, plan.device if work.pair.device.type == "cuda" else "cpu"):
+                with work.watched(folder):
                     if not decode_all(work, recorder, report):
                         return False
             finally:
@@ -168,7 +166,9 @@ class OneByOne:
         rows = list(map(untimed, rows + decoded)) if work.plan.untimed else rows + decoded
         samples = [sample for sample, _ in rows]
         rounds = [row for _, rounds_of_sample in rows for row in rounds_of_sample]
-        if work.sampling.greedy:
+        if work.compared:
+            from specbench.measure.divergence import mark_divergence
+
             ids = {name: own for name, (_, own) in prompts.items()}
             mark_divergence(samples, work.methods, work.plan, work.pair, ids)
         self.conversations.add(samples)

@@ -11,14 +11,17 @@ import time
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from specbench.base import environment
+from specbench.base.environment import number
 from specbench.engine.clock import now
-from specbench.measure.gpus import Gpu, number, read_gpus
-from specbench.results.gpu_watch import reasons
+from specbench.results.aside import reasons
+
+if TYPE_CHECKING:
+    from specbench.measure.gpus import Gpu
 
 Level = Literal["ok", "warning", "error"]
 
@@ -46,7 +49,6 @@ class Finding:
 
 def machine_findings(folder: Path, device: str = "auto") -> list[Finding]:
     """All checks, for a run on `device` that will be written to `folder`."""
-    gpus = [] if device == "cpu" else read_gpus(device)
     return [
         threads(),
         cpu_limit(),
@@ -57,9 +59,18 @@ def machine_findings(folder: Path, device: str = "auto") -> list[Finding]:
         memory(),
         timer(),
         torch_build(device),
-        gpu(gpus),
+        gpu(_gpus(device)),
         disk(folder),
     ]
+
+
+def _gpus(device: str) -> "list[Gpu]":
+    """The GPUs that `device` means; none where no driver tells."""
+    if device == "cpu" or not shutil.which("nvidia-smi"):
+        return []
+    from specbench.measure.gpus import read_gpus
+
+    return read_gpus(device)
 
 
 def threads() -> Finding:
@@ -189,7 +200,7 @@ def torch_build(device: str = "auto") -> Finding:
     return Finding("torch", "ok", f"{torch.__version__} with {text or 'its own kernels'}")
 
 
-def gpu(gpus: list[Gpu]) -> Finding:
+def gpu(gpus: "list[Gpu]") -> Finding:
     """The GPUs: others that use them, and reasons why they are slowed down."""
     wrong = []
     for device in gpus:

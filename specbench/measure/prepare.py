@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -23,20 +24,22 @@ from specbench.engine.runtimes.types import Runtime, Unsupported
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Additive, Calibrated, Foresighted, Method, Sampling, Watch
 from specbench.measure.gate import Admitted
-from specbench.measure.manifest import check_models, check_same, manifest
+from specbench.measure.manifest import manifest
 from specbench.measure.prompts import check_lengths, encode_all, kept_tokens, load_tasks, within_window
 from specbench.measure.work import Work
 from specbench.methods import module
 from specbench.plan import Plan
-from specbench.results.shard import Shard, Stretch
 from specbench.results.stored import StoredRun, runtime_of
 from specbench.tasks.harness import Request, Tasks
+
+if TYPE_CHECKING:
+    from specbench.results.shard import Shard, Stretch
 
 TRIAL_ROOM = 256  # positions left for drafts when a runtime is tried
 WARMUP_ROUNDS = 3  # that each method decodes when a task begins
 
 
-def prepare(admitted: Admitted, folder: Path | None, pair: Pair | None = None, shard: Shard | None = None) -> Work:
+def prepare(admitted: Admitted, folder: Path | None, pair: Pair | None = None, shard: "Shard | None" = None) -> Work:
     """Load what an admitted plan names and check that it fits together.
 
     Writes the manifest into `folder`, if one is given; if there is one, checks that the run may go on under it. A shard
@@ -52,7 +55,8 @@ def prepare(admitted: Admitted, folder: Path | None, pair: Pair | None = None, s
     tasks = load_tasks(plan, pair)
     requests = tasks.requests()
     prompts = encode_all(pair, [request.prompt for request in requests])
-    stored = StoredRun(folder).manifest if folder and (folder / "manifest.json").exists() else None
+    begun = StoredRun(folder) if folder and (folder / "manifest.json").exists() else None
+    stored = begun.manifest if begun else None
     longest = max(r.positions(p) for r, p in zip(requests, prompts, strict=True))
     why = ""
     if plan.constraint and plan.own:
@@ -112,9 +116,11 @@ def prepare(admitted: Admitted, folder: Path | None, pair: Pair | None = None, s
         facts |= {"prompts": tasks.places(), "unread_keys": tasks.unread}
     span = range(plan.repeats * len(requests))
     work = Work(plan, pair, tasks, requests, prompts, shared, stopwatch, methods, sampling, span, clients, turns)
-    if own := Stretch.of(stored) if stored else shard and _stretch(work, shard):
+    if own := begun.shard if begun else shard and _stretch(work, shard):
         work, facts = replace(work, span=own.documents), facts | {"shard": own.facts()}
     if stored and folder:
+        from specbench.measure.same import check_same
+
         check_same(stored, facts, folder)
         if plan.servers:
             check_same_servers(stored.get("servers", {}), facts.get("servers", {}))
@@ -124,7 +130,7 @@ def prepare(admitted: Admitted, folder: Path | None, pair: Pair | None = None, s
     return work
 
 
-def _stretch(work: Work, shard: Shard) -> Stretch:
+def _stretch(work: Work, shard: "Shard") -> "Stretch":
     """The documents of a new shard. Raises UserError if the run cannot be cut so."""
     from specbench.measure.shards import stretch
 
@@ -164,6 +170,8 @@ def load_models_of(run: StoredRun, runtime: str | None = None) -> Pair:
     Raises:
         UserError: they cannot be loaded, or have changed since the run.
     """
+    from specbench.measure.same import check_models
+
     pair = load_models(run.plan, runtime or runtime_of(run.manifest))
     check_models(run, pair)
     return pair

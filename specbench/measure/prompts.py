@@ -15,7 +15,6 @@ from specbench.measure.work import Documents
 from specbench.plan import Plan
 from specbench.results.stored import StoredRun
 from specbench.tasks.harness import DataUnavailable, Request, TaskChoice, Tasks
-from specbench.tasks.timed import GaveUp, each, end_child
 
 MOST_TEMPLATE = 2**22  # characters of a conversation of one word; system prompts in templates have some 10,000
 
@@ -148,6 +147,7 @@ def chat_of(pair: Pair) -> Callable[..., str]:
 
 def _try_template(pair: Pair) -> None:
     """Fill in a chat template in a process of its own, once: it is a program, and may have no end."""
+    from specbench.tasks.timed import GaveUp, each, end_child
 
     def length(word: str) -> int:
         return len(pair.tokenizer.apply_chat_template([{"role": "user", "content": word}], tokenize=False))

@@ -1,18 +1,22 @@
 """A plan with everything that it names loaded, and the order in which its documents are decoded."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from specbench.base.console import duration, say
 from specbench.base.folder import Folder, member
-from specbench.engine.clock import Stopwatch
+from specbench.engine.clock import Stopwatch, now
+from specbench.engine.models.identity import has_more_than_keys
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method, Sampling
-from specbench.measure.spent import Spent
 from specbench.plan import Plan
 from specbench.results import documents, records
+from specbench.results.aside import SECONDS, read_seconds
 from specbench.results.documents import Document
 from specbench.tasks.harness import Request, Tasks
 
@@ -21,7 +25,30 @@ if TYPE_CHECKING:
     from specbench.tasks.prompts import PromptFile
 
 Documents: TypeAlias = "Tasks | PromptFile"  # without scores
+SOON = 10.0  # seconds; a run that ends sooner is not announced
 TURNS = 8  # a chunk has so many documents for each row of a batch
+
+
+class Spent(dict[str, float]):
+    """Seconds by what they were spent on."""
+
+    def add(self, what: str, seconds: float) -> None:
+        self[what] = self.get(what, 0.0) + seconds
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Count the seconds of the block, also if it fails."""
+        began = now()
+        try:
+            yield
+        finally:
+            self.add(what, now() - began)
+
+    def add_texts(self, rows: Iterable[tuple[dict[str, Any], Any]], seconds: float) -> None:
+        """Count the seconds in which texts were decoded; their samples tell how many of them were prefill."""
+        prefill = sum(sample.get("prefill_seconds") or 0.0 for sample, _ in rows)
+        self.add("prefill", prefill)
+        self.add("decoding", seconds - prefill)
 
 
 @dataclass(frozen=True)
@@ -62,6 +89,19 @@ class Work:
         first = next(i for i, request in enumerate(self.requests) if request.task == self.requests[place].task)
         return place - first < self.plan.time_documents
 
+    @property
+    def compared(self) -> bool:
+        """True if the texts of some methods must be one another's."""
+        return self.sampling.greedy and sum(method.lossless for method in self.methods.values()) > 1
+
+    def watched(self, folder: Path) -> AbstractContextManager[None]:
+        """Look at the GPUs within the block, and note in `folder` what they did; nothing on a CPU."""
+        if self.pair.device.type != "cuda":
+            return nullcontext()
+        from specbench.measure.gpus import recorded
+
+        return recorded(folder, self.plan.device)
+
     def keep_prompts(self, folder: Path) -> None:
         """Write into the run folder what the texts are about, if the plan says so and it is not there yet."""
         if self.plan.keep_prompts:
@@ -79,6 +119,57 @@ class Progress:
     request: Request
     rounds: list[dict[str, Any]]  # that were added, as recorded
     left: float | None = None  # seconds, as far as they can be foreseen
+
+
+class Forecast:
+    """What is left of a run's documents, in seconds of decoding.
+
+    A document is foreseen to cost its prompt and its longest answer, at the pace of each method's warm-up. Documents
+    that are done say by how much that was too much or too little, and the rest is corrected by it.
+    """
+
+    def __init__(self, work: Work, first: int) -> None:
+        self._work, self._first = work, first
+        self._began: float | None = None
+        self._costs: list[float] = []  # foreseen seconds of all documents from `first` on
+
+    def begin(self, samples: Iterable[dict[str, Any]]) -> None:
+        """Foresee the run from the samples of its first warm-up, and say how long it will take, at most."""
+        if self._began is not None:
+            return
+        paces: dict[str, list[tuple[float, float]]] = {}
+        cached = self._work.cached(self._first % len(self._work.requests))
+        for sample in samples:
+            if (sample.get("prefill_seconds") or 0.0) > 0 and len(sample.get("tokens") or []) > 1:
+                read = max(1, sample["prompt_tokens"] - cached)
+                pace = sample["prefill_seconds"] / read, sample["decode_seconds"] / (len(sample["tokens"]) - 1)
+                paces.setdefault(sample["method"], []).append(pace)
+        self._began = now()
+        if not paces:
+            return
+        reading = sum(fmean(read for read, _ in pace) for pace in paces.values())
+        writing = sum(fmean(write for _, write in pace) for pace in paces.values())
+        work = self._work
+        for index in range(self._first, work.span.stop):
+            place = index % len(work.requests)
+            request, prompt = work.requests[place], work.prompts[place]
+            read = len(prompt) - work.cached(place)
+            self._costs.append(read * reading + request.max_new_tokens * writing)
+        if (whole := sum(self._costs)) > SOON:
+            documents, methods = len(self._costs), len(paces)
+            say(
+                f"at most about {duration(whole)} for {documents} document{'s' * (documents > 1)} by {methods} "
+                f"method{'s' * (methods > 1)}, as the warm-up went; less where texts end before their limit",
+                "dim",
+            )
+
+    def left(self, done: float) -> float | None:
+        """Seconds that are left after the documents before index `done`, which may be a part; None if not foreseen."""
+        if self._began is None or not self._costs or done <= self._first:
+            return None
+        whole, part = divmod(done - self._first, 1)
+        foreseen = sum(self._costs[: int(whole)]) + (part * self._costs[int(whole)] if part else 0.0)
+        return (now() - self._began) / foreseen * (sum(self._costs) - foreseen)
 
 
 def chunks(work: Work) -> Iterator[range]:
@@ -107,6 +198,31 @@ def shuffled(work: Work, repeat: int, request: Request) -> list[str]:
     names = [spec.name for spec in work.plan.methods]
     random.Random(f"{work.plan.seed}/{repeat}/{request.task}/{request.doc_id}").shuffle(names)
     return names
+
+
+def setup_seconds(pair: Pair) -> dict[str, float]:
+    """Seconds spent so far on exports, compilations, captures, what methods do besides, and shared prefixes.
+
+    And what rollbacks of models with a state cost, within decoding.
+    """
+    seconds = {**pair.runtime.seconds, **pair.seconds, "prefix": pair.prefixes.seconds}
+    if not (stateful := [model for model in pair.models.values() if has_more_than_keys(model)]):
+        return seconds
+    from specbench.engine.runtimes.states import counted
+
+    return seconds | counted(stateful)
+
+
+def since(pair: Pair, before: Mapping[str, float]) -> dict[str, float]:
+    """The seconds of `setup_seconds` that were spent after `before`."""
+    return {what: seconds - before.get(what, 0.0) for what, seconds in setup_seconds(pair).items()}
+
+
+def add_seconds(folder: Path, seconds: Mapping[str, float]) -> None:
+    """Add seconds to those that earlier calls of the run wrote."""
+    path = member(folder, SECONDS)
+    earlier = read_seconds(path)
+    path.folder.write_json(SECONDS, earlier | {what: earlier.get(what, 0.0) + more for what, more in seconds.items()})
 
 
 def score(folder: Path, tasks: Documents) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from specbench import config
 from specbench.base.errors import UserError
 from specbench.config import MethodSpec, Setting, load_method, plugins, validated
-from specbench.config.own_methods import is_own
+from specbench.config.specs import is_own
 from specbench.plan import Plan
 
 FOLDER = Path(__file__).parent

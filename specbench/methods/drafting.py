@@ -98,7 +98,7 @@ class DraftedMethod(Speculative):
         self.drafter.lengths.check(sampling)
 
     def inputs(self) -> dict[str, str]:
-        return {**self.drafter.lengths.inputs(), **self.drafter.lengths.chosen_by}
+        return {**self.drafter.lengths.inputs(), **self.drafter.lengths.chosen_by, **self.hashes}
 
     def reset(self, task: str = "") -> None:
         self.drafter.lengths.reset()

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from specbench import permissions
 from specbench.base.errors import UserError
 from specbench.base.hashes import short_hash
-from specbench.config.own_methods import ENTRY, entries
+from specbench.config.own_methods import entries
+from specbench.config.specs import ENTRY
 
 
 def module(method: str) -> ModuleType:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from specbench.base.console import duration
 from specbench.base.folder import member
-from specbench.results.spent import FILE, PARTS, TOTAL, read_seconds
+from specbench.results.aside import PARTS, SECONDS, TOTAL, read_seconds
 from specbench.results.stored import StoredRun
 
 
@@ -18,7 +18,7 @@ def spent_lines(folder: Path, summary: pd.DataFrame) -> list[str]:
 
 def where_time_went(folder: Path) -> str:
     """A line about the parts of a finished run's time; empty where it is not known, as of a run of several workers."""
-    stored = read_seconds(member(folder, FILE))
+    stored = read_seconds(member(folder, SECONDS))
     total = stored.get(TOTAL, 0.0)
     if total <= 0:
         return ""
@@ -29,7 +29,7 @@ def where_time_went(folder: Path) -> str:
 
 def what_states_cost(folder: Path) -> str:
     """A line about the rollbacks of models with a state; empty where there are none."""
-    stored = read_seconds(member(folder, FILE))
+    stored = read_seconds(member(folder, SECONDS))
     if not (copies := stored.get("state copies")):
         return ""
     each, again = amount(stored["state bytes"] / copies), f"{stored['state again']:,.0f} tokens read again"

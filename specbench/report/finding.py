@@ -18,7 +18,6 @@ from rich.text import Text
 
 from specbench.base import files
 from specbench.base.console import console
-from specbench.base.escape import csv_text, markdown_text
 
 COLUMNS = ["analysis", "table", "row", "column", "value"]
 
@@ -47,6 +46,8 @@ class Sheet:
         return table
 
     def markdown(self) -> str:
+        from specbench.base.escape import markdown_text  # here and below: no terminal needs it
+
         rules = ["---" if side == "l" else "---:" for side in self.sides]
         rows = [[*map(str, row), *[""] * (len(self.headings) - len(row))] for row in (self.headings, *self.rows)]
         head, *body = (list(map(markdown_text, row)) for row in rows)
@@ -72,6 +73,8 @@ def show(finding: Finding | Sequence[Finding], format: str = "table", screen: Co
     screen = screen or console
     findings = [finding] if isinstance(finding, Finding) else finding
     if format == "csv":
+        from specbench.base.escape import csv_text
+
         sys.stdout.write(csv_text(pd.concat(map(as_rows, findings))))
     elif format == "json":
         facts = {finding.name: as_json(finding) for finding in findings}
@@ -113,6 +116,8 @@ def as_rows(finding: Finding) -> pd.DataFrame:
 
 def markdown(finding: Finding) -> str:
     """The tables, sentences and notes with an empty line between them."""
+    from specbench.base.escape import markdown_text
+
     tables = [sheet.markdown() for sheet in finding.sheets]
     words = [*finding.sentences, *finding.notes]
     title = [finding.title] if finding.title else []

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.analysis import asked, metrics, pooled, time_warnings
 from specbench.analysis import compare as compared
+from specbench.analysis import metrics, pooled, time_warnings
 from specbench.base.untrusted import brief
 from specbench.config import UserError
 from specbench.config.generation import unused_words
@@ -39,7 +39,10 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
     yield from unwrapped(runs, measured)
     yield from unread(runs)
     yield from time_warnings.untimed(measured)
-    yield from asked.lines(measured.unlike, runs)
+    if measured.asked:
+        from specbench.analysis import asked
+
+        yield from asked.lines(measured.unlike, runs)
     yield from time_warnings.stalled(measured)
     yield from time_warnings.uneven(measured)
     yield from time_warnings.unpooled(measured)

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.base.console import PlainConsole, plain
-from specbench.base.escape import csv_text, latex_text, markdown_text
 from specbench.config import UserError
 from specbench.report.columns import COLUMNS, ON_REQUEST, SERVED, Column, checked_columns, choose, is_known
 from specbench.report.finding import Sheet
@@ -39,8 +38,7 @@ def render(summary: pd.DataFrame, format: str, width: int = 80, columns: Sequenc
     written `+NAME` are printed next to the default ones.
     """
     if format in ("csv", "json"):
-        raw = raw_columns(summary, columns)
-        return csv_text(raw) if format == "csv" else raw.to_json(orient="records", indent=1)
+        return _data(raw_columns(summary, columns), format)
     chosen, added = _requested(columns)
     yielding: list[str] = []
     if not chosen:
@@ -60,9 +58,22 @@ def render(summary: pd.DataFrame, format: str, width: int = 80, columns: Sequenc
     return text if not notes else text.rstrip() + "\n\n" + "".join(f"{before}{line}\n" for line in notes)
 
 
+def _data(table: pd.DataFrame, format: str) -> str:
+    """A table for programs, as `csv` or `json`."""
+    if format == "json":
+        return table.to_json(orient="records", indent=1)
+    from specbench.base.escape import csv_text  # here and below: no terminal needs it
+
+    return csv_text(table)
+
+
 def note(line: str, format: str) -> str:
     """A line of text next to a table, escaped for one of FORMATS."""
-    return markdown_text(line) if format == "md" else plain(line)
+    if format != "md":
+        return plain(line)
+    from specbench.base.escape import markdown_text
+
+    return markdown_text(line)
 
 
 def limit_notes(summary: pd.DataFrame) -> list[str]:
@@ -84,7 +95,7 @@ def limit_notes(summary: pd.DataFrame) -> list[str]:
 def render_other(table: pd.DataFrame, columns: dict[str, Column], format: str, width: int = 80) -> str:
     """Acceptance by depth (DEPTH_COLUMNS) or workers (WORKER_COLUMNS) as text in one of FORMATS."""
     if format in ("csv", "json"):
-        return csv_text(table) if format == "csv" else table.to_json(orient="records", indent=1)
+        return _data(table, format)
     return _formatted(table, columns, format, width, "task")
 
 
@@ -155,6 +166,8 @@ def markdown(cells: pd.DataFrame) -> str:
 
 def latex(cells: pd.DataFrame) -> str:
     """A booktabs table of texts."""
+    from specbench.base.escape import latex_text
+
     align = "".join("l" if name in (*IDENTITY, "metric", "run") else "r" for name in cells.columns)
     texts = cells.astype(str).map(latex_text).set_axis(list(map(latex_text, cells.columns)), axis=1)
     return texts.to_latex(index=False, escape=False, column_format=align).rstrip()

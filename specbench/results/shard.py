@@ -54,10 +54,9 @@ class Stretch:
     documents: range
 
     @classmethod
-    def of(cls, manifest: dict[str, Any]) -> "Stretch | None":
-        """That of a run folder's manifest; None for a whole run."""
-        recorded = manifest.get("shard")
-        return recorded and cls(Shard(recorded["number"], recorded["of"]), range(recorded["first"], recorded["stop"]))
+    def of(cls, recorded: dict[str, Any]) -> "Stretch":
+        """That which a manifest has."""
+        return cls(Shard(recorded["number"], recorded["of"]), range(recorded["first"], recorded["stop"]))
 
     def facts(self) -> dict[str, int]:
         """As the manifest has it."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
@@ -17,9 +17,11 @@ from specbench.base.parquet import Rows
 from specbench.base.untrusted import brief, read_json
 from specbench.config import MethodSpec, UserError, load_method, validated
 from specbench.plan import Plan
-from specbench.results import check_tables, documents, gpu_watch, records
+from specbench.results import aside, check_tables, documents, records
 from specbench.results.check_manifest import Manifest
-from specbench.results.shard import SHARDS, Stretch
+
+if TYPE_CHECKING:
+    from specbench.results.shard import Stretch
 
 NEEDED = {"schema", "plan", "models", "inputs", "requests", "generation", "headline", "environment"}
 MOST_NAME = 1000  # characters of a pair, a suite, a task or a method
@@ -83,12 +85,14 @@ class StoredRun:
     @cached_property
     def slowed(self) -> str:
         """Which GPUs were slowed down while it decoded, and why; "" if none was, or nobody looked."""
-        return gpu_watch.read_slowed(self._file(gpu_watch.FILE))
+        return aside.read_slowed(self._file(aside.GPUS))
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
         path = self._file("manifest.json")
         if not path.folder.has(path.name):
+            from specbench.results.shard import SHARDS
+
             if path.folder.has(SHARDS):
                 raise UserError(
                     f"{self.folder} holds shards of a run; `specbench join {self.folder}` makes one of them"
@@ -158,10 +162,14 @@ class StoredRun:
         return all(map(self._open.has, ("samples.parquet", "rounds.parquet")))
 
     @property
-    def shard(self) -> Stretch | None:
+    def shard(self) -> "Stretch | None":
         """What of a run the folder holds; None for the whole of it."""
-        stretch = Stretch.of(self.manifest)
-        if stretch and stretch.documents.stop > self.plan.repeats * len(self.manifest["requests"]):
+        if not self.manifest.get("shard"):
+            return None
+        from specbench.results.shard import Stretch
+
+        stretch = Stretch.of(self.manifest["shard"])
+        if stretch.documents.stop > self.plan.repeats * len(self.manifest["requests"]):
             raise UserError(f"{self.folder}/manifest.json is damaged (a shard of other documents); put a copy back")
         return stretch
 

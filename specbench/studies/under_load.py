@@ -13,7 +13,7 @@ from specbench.base import environment
 from specbench.base.arrivals import Arrivals
 from specbench.config import UserError
 from specbench.measure import prepare
-from specbench.measure.manifest import check_same
+from specbench.measure.same import check_same
 from specbench.plan import Plan
 from specbench.results.load_folder import LoadFolder, Unit
 from specbench.studies.load import BISECTIONS, Load, last_line

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from specbench.tasks import timed
-
 _BOOTSTRAP_ITERATIONS = 1000  # used only for metrics that lm-eval has no closed formula for
 
 
@@ -42,7 +40,7 @@ def scores_of(name: str, task: Any, answers: Sequence[tuple[Any, str]]) -> tuple
         jobs = [(instance.doc, [instance.filtered_resps[label]]) for instance in replayed]
         results = list(_results(task, jobs))
         for instance, values in zip(replayed, results, strict=True):
-            if isinstance(values, timed.GaveUp):
+            if not isinstance(values, dict):  # a `timed.GaveUp`
                 unscored.append(f"{name}: scoring document {instance.doc_id} {values.reason}; it counts as wrong")
                 values = _wrong(task, results)
             for metric, value in values.items():
@@ -61,13 +59,15 @@ def scores_of(name: str, task: Any, answers: Sequence[tuple[Any, str]]) -> tuple
 def _results(task: Any, jobs: Sequence[tuple[Any, list[Any]]]) -> Iterable[Any]:
     """lm-eval's results of each job; those that a task's own function computes are limited in time and memory."""
     if callable(task.config.process_results) and not task.config.unsafe_code:  # the sandbox has limits of its own
+        from specbench.tasks import timed
+
         return timed.each(task.process_results, jobs)
     return itertools.starmap(task.process_results, jobs)
 
 
 def _wrong(task: Any, results: Sequence[Any]) -> dict[str, float]:
     """What a wrong answer has next to these results: 0 for each metric that is a single number."""
-    others = [values for values in results if not isinstance(values, timed.GaveUp)]
+    others = [values for values in results if isinstance(values, dict)]
     if not others:
         return dict.fromkeys(task.aggregation(), 0.0)
     return {metric: 0.0 for metric, value in others[0].items() if isinstance(value, Real)}

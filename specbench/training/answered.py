@@ -16,8 +16,8 @@ from transformers import DynamicCache, PreTrainedModel
 from specbench.base.hashes import stable_seed
 from specbench.engine.models.cost import facts
 from specbench.engine.models.heads import fingerprint
+from specbench.engine.models.identity import has_more_than_keys
 from specbench.engine.models.pair import Pair
-from specbench.engine.runtimes.mixers import has_more_than_keys
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session, common
 from specbench.engine.types import Sampling

@@ -11,11 +11,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from specbench.base.pickles import read_pickle
-from specbench.base.untrusted import brief, is_file, read_object
+from specbench.base.untrusted import brief, is_file, listed, read_object
 from specbench.config import Settings, UserError, validated
 from specbench.engine.models.heads import FLOATS
 from specbench.engine.models.pair import Pair
-from specbench.engine.models.whole import listed
 from specbench.training.released_forms import in_one_form
 
 STORED = (*FLOATS, torch.int64, torch.int32, torch.bool, torch.uint8)

@@ -25,7 +25,7 @@ from typing import Any
 from specbench import config, methods, permissions
 from specbench.base.console import say
 from specbench.config import MethodSpec, PairSpec, TaskLine, UserError, plugins
-from specbench.config.own_methods import ENTRY
+from specbench.config.specs import ENTRY
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.runtimes import choose
 from specbench.engine.runtimes.eager import EAGER

@@ -62,9 +62,7 @@ def main(documents: str = "3", out: str | None = None) -> int:
 
 
 def prepared(pair: Pair) -> Any:
-    found = states.mixers(pair.models["target"])
-    assert found is not None
-    return found
+    return states.mixers(pair.models["target"])
 
 
 def row(case: Case, pair: Pair, raced: Raced) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from specbench.engine.layer_session import LayerSession
 from specbench.engine.models import packed
 from specbench.engine.prefix import Prefixes
-from specbench.engine.runtimes import blocks, equality, masks, products, static
+from specbench.engine.runtimes import blocks, equality, lean, products, static
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.equality import remembered, unequal
 from specbench.engine.runtimes.slots import Feed
@@ -227,18 +227,18 @@ def test_a_head_that_reads_states(dtype):
 
 
 def one_key_too_many(patch) -> None:
-    made = masks.Masks._sliced
+    made = lean.Masks._sliced
 
     def shifted(self, width, cached, reach, window):
         return made(self, width, cached + (width > 1), reach, window)
 
-    patch.setattr(masks.Masks, "_sliced", shifted)
+    patch.setattr(lean.Masks, "_sliced", shifted)
 
 
 def one_key_too_few(patch) -> None:
-    made = masks.Masks._sliced
+    made = lean.Masks._sliced
     patch.setattr(
-        masks.Masks, "_sliced", lambda self, width, cached, *more: made(self, width, cached - (cached > 120), *more)
+        lean.Masks, "_sliced", lambda self, width, cached, *more: made(self, width, cached - (cached > 120), *more)
     )
 
 

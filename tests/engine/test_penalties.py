@@ -118,7 +118,9 @@ def test_greedy_texts_are_those_of_transformers(name, penalty):
 
 def law(target, sampling, count, answer=()):
     """Exact probabilities [V, …, V] of every text of `count` tokens."""
-    logits = penalised(oracle.next_logits(target, [*PROMPT, *answer]), PROMPT, answer, sampling.penalties)
+    logits = penalised(
+        oracle.next_logits(target, [*PROMPT, *answer]), PROMPT, answer, sampling.penalties or Penalties()
+    )
     p = oracle.warp(logits, sampling.temperature, sampling.top_k, sampling.top_p).numpy()
     p = np.where(p < sampling.min_p * p.max(), 0, p)
     p /= p.sum()

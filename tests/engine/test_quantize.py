@@ -15,9 +15,10 @@ from word_models import pair_of
 from specbench.config import ModelSpec, PairSpec, validated, with_weights
 from specbench.config import load_pair as read_pair
 from specbench.engine.models import cost, packed, quantize
+from specbench.engine.models.identity import is_quantized
 from specbench.engine.models.pair import load_pair
-from specbench.engine.rounding import off
 from specbench.engine.runtimes.products import product
+from specbench.engine.runtimes.reference import off
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.runtimes.types import Unsupported
 from specbench.engine.session import Session
@@ -67,7 +68,7 @@ def test_quantised_weights_are_the_rounded_ones(saved, scheme, runtime):
     with torch.no_grad():
         unrounded = plain(torch.tensor([PROMPT])).logits[0]
         torch.testing.assert_close(pair.session("draft").forward(PROMPT).logits, unrounded)
-    assert quantize.is_quantized(model) and not quantize.is_quantized(pair.models["draft"])
+    assert is_quantized(model) and not is_quantized(pair.models["draft"])
 
 
 def test_weights_that_16_levels_hold_are_kept_exactly():

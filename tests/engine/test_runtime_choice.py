@@ -22,9 +22,9 @@ from specbench.engine.runtimes.static import STATIC, Static
 from specbench.engine.runtimes.types import Unsupported
 from specbench.measure import command as commands
 from specbench.measure import loop, prepare
-from specbench.measure.manifest import check_same
 from specbench.measure.prepare import decode_beginning
 from specbench.measure.prompts import encode
+from specbench.measure.same import check_same
 from specbench.methods.chains.sps import SpS
 from specbench.plan import resolve_plan
 from specbench.report import comparison

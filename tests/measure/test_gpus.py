@@ -11,7 +11,7 @@ from made_runs import large
 from specbench.base.stats import Interval
 from specbench.measure import gpus
 from specbench.report import comparison
-from specbench.results.gpu_watch import FILE, slowed
+from specbench.results.aside import GPUS, slowed
 from specbench_extras.bench import main as bench
 from specbench_extras.bench.claims import Claim
 
@@ -19,7 +19,7 @@ from specbench_extras.bench.claims import Claim
 def looked(folder, device="cuda"):
     with gpus.recorded(folder, device):
         time.sleep(0.3)  # the program has printed its looks
-    return json.loads((folder / FILE).read_text()) if (folder / FILE).exists() else None
+    return json.loads((folder / GPUS).read_text()) if (folder / GPUS).exists() else None
 
 
 def test_facts_of_a_manifest(smi):
@@ -40,7 +40,7 @@ def test_looks_while_a_run_decodes(smi, tmp_path):
     }
     smi(IDLE, HOT, looks=(*LOOKS, HEAT, LOOKS[0]))
     assert [row["slowed"] for row in looked(tmp_path)] == [0, 0x20]
-    assert slowed(json.loads((tmp_path / FILE).read_text())) == "GPU 0 was slowed down (heat)"
+    assert slowed(json.loads((tmp_path / GPUS).read_text())) == "GPU 0 was slowed down (heat)"
 
 
 def test_without_nvidia_smi_and_on_a_cpu_nothing_is_kept(smi, tmp_path, monkeypatch):
@@ -65,7 +65,7 @@ def test_a_damaged_file_tells_nothing(damaged):
 def run_of(folder, hot: bool):
     """A run of made rounds, in which sps is always faster; its GPU was hot or not."""
     large(folder, ["one"], ["vanilla", "sps"], 12, rounds=4)
-    (folder / FILE).write_text(json.dumps([{"index": 0, "looks": 3, "slowed": 0x20 if hot else 0x01}]))
+    (folder / GPUS).write_text(json.dumps([{"index": 0, "looks": 3, "slowed": 0x20 if hot else 0x01}]))
 
 
 @pytest.mark.parametrize("hot", (False, True))

@@ -11,6 +11,7 @@ from fake_smi import smi as smi
 
 from specbench.base import environment
 from specbench.measure import machine as machine_checks
+from specbench.measure.gpus import read_gpus
 from specbench.measure.machine import Finding
 from specbench.studies import doctor
 
@@ -213,7 +214,7 @@ def test_torch_without_fast_kernels(machine, monkeypatch):
 
 def test_gpu(smi, monkeypatch):
     def heat(device: str) -> Finding:
-        return machine_checks.gpu(machine_checks.read_gpus(device))
+        return machine_checks.gpu(read_gpus(device))
 
     smi(IDLE, HOT)
     assert heat("auto").level == "ok" and "31 °C" in heat("auto").message
@@ -230,11 +231,11 @@ def test_gpu(smi, monkeypatch):
 def test_gpu_of_an_old_driver_and_one_that_tells_nothing(smi, monkeypatch):
     monkeypatch.setenv("OLD_DRIVER", "1")
     smi(HOT)
-    assert machine_checks.gpu(machine_checks.read_gpus()).level == "warning"
+    assert machine_checks.gpu(read_gpus()).level == "warning"
     smi("0, GPU-aaaa, NVIDIA A100-SXM4-40GB MIG 1g.5gb, [N/A], [N/A], [N/A], [N/A]")
-    assert machine_checks.gpu(machine_checks.read_gpus()).level == "ok"
+    assert machine_checks.gpu(read_gpus()).level == "ok"
     smi("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
-    assert machine_checks.read_gpus() == []
+    assert read_gpus() == []
 
 
 def test_disk(tmp_path, monkeypatch):

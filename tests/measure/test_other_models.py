@@ -17,8 +17,9 @@ from specbench.analysis.texts import load_decode
 from specbench.base import files
 from specbench.engine.models.pair import load_pair
 from specbench.measure import loop
-from specbench.measure.manifest import check_models, check_same, digest
+from specbench.measure.manifest import digest
 from specbench.measure.prompts import encode_all, load_tasks
+from specbench.measure.same import check_models, check_same
 from specbench.results.stored import StoredRun
 
 Edit = Callable[[Path], Any]

@@ -3,7 +3,7 @@
 import json
 from types import SimpleNamespace
 
-from specbench.measure.spent import Spent, add_seconds, setup_seconds, since
+from specbench.measure.work import Spent, add_seconds, setup_seconds, since
 
 
 def test_what_was_spent_before_a_run_is_not_its_own(tmp_path):

@@ -10,7 +10,8 @@ from screens import call, output, refusal
 
 import specbench
 from specbench import config, methods, permissions
-from specbench.config import UserError, own_methods
+from specbench.config import UserError
+from specbench.config.specs import ENTRY
 from specbench.results.stored import StoredRun
 
 PROMPT = "Tom has 3 apples and buys 4 more. How many apples does he have?"
@@ -214,7 +215,7 @@ def package(mine, monkeypatch):
 
 def test_entry_points_are_methods(package):
     spec = config.load_method("theirs")
-    assert spec.method == f"{own_methods.ENTRY}theirs" and "theirs 1.2" in spec.description
+    assert spec.method == f"{ENTRY}theirs" and "theirs 1.2" in spec.description
     assert "theirs 1.2" in " ".join(output("list", "methods").split())
     output("run", "--method", "theirs", "--set", "theirs.gamma=2", "--suite", "few.yaml", "--out", "runs/one")
     stored = json.loads(Path("runs/one/manifest.json").read_text())

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 
-from specbench.measure.spent import add_seconds
+from specbench.measure.work import add_seconds
 from specbench.report.ends import where_memory_went, where_time_went
 
 GB = 10**9

@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 
 from specbench.config import Setting, UserError, load_method
 from specbench.engine.models.pair import Pair
-from specbench.engine.penalties import OFF
 from specbench.engine.session import Session, Unwatched
 from specbench.engine.types import Method
 from specbench.measure import prepare
@@ -33,7 +32,7 @@ def lonely(context: int = 256, architecture: str = "llama", **facts) -> SimpleNa
         return Session(pair(architecture)[0], role, watch)
 
     known = {"context": context, "vocabulary": 96, "tokenizer_hash": "abc", "device": torch.device(DEVICE)}
-    known |= {"draft_device": None, "need_one_device": lambda why: None, "penalties": OFF}
+    known |= {"draft_device": None, "need_one_device": lambda why: None, "penalties": None}
     known |= {"constraining": None}
     return SimpleNamespace(session=session, name="lonely", **(known | facts))
 

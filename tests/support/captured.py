@@ -20,7 +20,6 @@ from specbench.engine.runtimes.fixed import WARM_UP, Fixed
 from specbench.engine.runtimes.graph import Graph
 from specbench.engine.runtimes.types import Runtime
 from specbench.engine.session import LAST, Session, Unwatched
-from specbench.engine.trees import exact_tree
 from specbench.engine.types import Method, Sampling
 from specbench.methods.blocks.dflash import BlockDrafter, DFlash, block_head
 from specbench.methods.heads.eagle import feature_head
@@ -111,7 +110,7 @@ def headed(kind: str, target, runtime: Runtime, architecture: str = "llama", tot
         made = first_heads(new, pair(architecture)[0], recipe, 0)
         head = of_file(Head(kind, on_cpu(made), {"accuracies": ACCURACIES}), target, of_tensors)[0]
         tree = ranked_tree(best_paths(ACCURACIES, 9), target.device)
-        return Medusa(session, drafter(head, tree, exact_tree, 96, Unwatched(), runtime), {})
+        return Medusa(session, drafter(head, tree, 96, Unwatched(), runtime), {})
     if kind == "mtp":
         head = as_head(random_module(pair(architecture)[0], target.device), 96)
         drafter = EagleDrafter(head, drafts(head, runtime), LAST, depth + 2, 1, depth)

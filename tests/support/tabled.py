@@ -34,7 +34,7 @@ class Table:
         at = torch.arange(self.logits.shape[1], device=DEVICE) - torch.tensor(lengths, device=DEVICE)[:, None]
         return Scored(self.logits[torch.as_tensor(tokens, device=DEVICE)].gather(1, at % self.logits.shape[1]))
 
-    def restart(self, prompt) -> Scored:
+    def restart(self, prompt, *_) -> Scored:
         self.truncate(0)
         return self.forward(prompt)
 

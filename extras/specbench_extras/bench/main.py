@@ -20,7 +20,7 @@ from specbench.measure.divergence import Divergence, Reference, diverged
 from specbench.measure.gpus import watched
 from specbench.measure.manifest import gpu_facts
 from specbench.measure.prompts import encode
-from specbench.results import gpu_watch
+from specbench.results import aside
 from specbench_extras.bench import claims, shapes, view
 from specbench_extras.bench.claims import BenchTimes, Claim
 from specbench_extras.bench.engines import (
@@ -190,7 +190,7 @@ def main_of_shapes(
 
 def unless_slowed(claimed: Sequence[Claim], gpus: Sequence[Mapping[str, Any]]) -> list[Claim]:
     """The claims, without a bar where a GPU was slowed down; a line says so."""
-    if not (slowed := gpu_watch.slowed(gpus)):
+    if not (slowed := aside.slowed(gpus)):
         return list(claimed)
     warn(f"{slowed} while engines were timed, so nothing is judged; see nvidia-smi, and repeat")
     return [replace(claim, bar=None) for claim in claimed]

@@ -35,11 +35,12 @@ class ChimeraDrafter(EagleDrafter):
 
     head: ChimeraHead
 
-    def follow(self, prompt: list[int], scored: Scored) -> None:
+    @torch.inference_mode()
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
         assert scored.hidden is not None
         states = self.head.fuse(scored.hidden)
-        if len(prompt) > 1:
-            self.session.forward(prompt[:-1], keep=1, features=self.head.standing(states[:-1]))
+        if len(tokens) > 1:
+            self.session.forward(tokens[:-1], keep=1, features=self.head.standing(states[:-1]))
         self.unread = states[-1:]  # [n, D]: the target's states after tokens that the head has not read
 
     def features(self, context: list[int]) -> Tensor:

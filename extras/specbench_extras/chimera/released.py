@@ -12,11 +12,10 @@ from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from specbench.base import files
-from specbench.base.untrusted import read_object
+from specbench.base.untrusted import listed, read_object
 from specbench.config import Settings, UserError, load_pair, validated
 from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import load_pair as load_models
-from specbench.engine.models.whole import listed
 from specbench.methods.heads.eagle3 import check_target
 from specbench.training.released import (
     LayerConfig,

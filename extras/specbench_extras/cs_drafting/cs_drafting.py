@@ -23,7 +23,7 @@ class Settings(Base):
     guesses: int = Field(ge=1, description="tokens that the draft model verifies at a time")
 
 
-class Lengthened:
+class Lengthened(Drafter):
     """A drafter's tokens, and up to `later` after them: what followed their end earlier in the text."""
 
     def __init__(self, drafter: Drafter, later: int, ngram: int) -> None:

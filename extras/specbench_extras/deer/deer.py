@@ -4,19 +4,15 @@ The paper drafts with a diffusion model of text that fills all masks in one step
 the target's embedding and output layer. It decodes as DFlash does, but for what it reads.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
-from specbench.engine.accept import exact
 from specbench.engine.ids import to_device
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.session import Session
-from specbench.engine.speculate import speculate
-from specbench.engine.types import Method, Round, Sampling, Stateless, Watch
-from specbench.methods.blocks.dflash import Settings, Slots, block_of, loaded
+from specbench.engine.types import Method, Watch
+from specbench.methods.blocks.dflash import DFlash, Settings, Slots, block_of, loaded
 from specbench_extras.deer.head import KIND
 
 __all__ = ["Settings", "build"]
@@ -34,25 +30,9 @@ class TextDrafter(Slots):
         return self.head.features(to_device(tokens, self.session.device), states=None)
 
 
-class Deer(Stateless):
-    """Speculative decoding with blocks that are drafted from the text."""
-
-    lossless = True
-
-    def __init__(self, target: Session, drafter: TextDrafter, hashes: dict[str, str]) -> None:
-        self.target, self.drafter, self.hashes = target, drafter, hashes
-        self.gamma, self.reach = drafter.block - 1, drafter.block
-
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        return speculate(self.target, self.drafter, exact, self.gamma, prompt, sampling, rng)
-
-    def inputs(self) -> dict[str, str]:
-        return dict(self.hashes)
-
-
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """Uses only the pair's target. Raises UserError for a head that does not fit it, and for too large a block."""
     model, hashes = loaded(settings.head, pair, KIND)
     block = block_of(settings, model, pair, KIND)
     session = Session(model, "draft", watch, pair.vocabulary, EAGER)
-    return Deer(pair.session("target", watch), TextDrafter(model, session, block, settings.proposal), hashes)
+    return DFlash(pair.session("target", watch), TextDrafter(model, session, block, settings.proposal), hashes)

@@ -18,8 +18,9 @@ from transformers import PreTrainedModel
 
 from specbench.config import Settings as Base
 from specbench.engine.accept import exact
+from specbench.engine.drafters import Drafter
 from specbench.engine.layer_session import LayerSession
-from specbench.engine.lengths import DraftToken, Lengths
+from specbench.engine.lengths import DraftToken
 from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.engine.models.heads import Head, load_once, refuse_damaged
 from specbench.engine.models.pair import Pair
@@ -27,7 +28,7 @@ from specbench.engine.runtimes.choose import derived_runtime
 from specbench.engine.runtimes.layers import alone
 from specbench.engine.sampling import draw, wide
 from specbench.engine.session import Session
-from specbench.engine.speculate import Headed
+from specbench.engine.speculate import Speculative
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.layers.kangaroo import check_target, exit_adapter
 from specbench.methods.lengths.confidence import Confidence
@@ -92,10 +93,10 @@ def best_choice(agreements: Sequence[float], exits: Sequence[int], layers: int, 
     return choice
 
 
-class DynamicDrafter:
+class DynamicDrafter(Drafter):
     """Drafts by the target's layers before the chosen exit and the exit's adapter, one token at a time.
 
-    The states that enter each exit up to the chosen one are kept for `score`, in which the layers after it follow.
+    The states that enter each exit up to the chosen one are kept for `finish`, in which the layers after it follow.
     After a round every adapter reads what was accepted, which gives the shadow tokens. So between rounds all adapters
     hold the committed text but for its last token, as the target does.
     """
@@ -104,8 +105,9 @@ class DynamicDrafter:
         self, target: LayerSession, adapters: Sequence[Session], exits: Sequence[int], settings: Settings, watch: Watch
     ) -> None:
         self.target, self.adapters, self.exits, self.settings, self.watch = target, adapters, exits, settings, watch
+        self.reads, self.prompt_logits = tuple(exits), settings.prompt
         self.stop = Confidence(math.nan, shortest=1)
-        self.lengths: Lengths = self.stop
+        self.lengths = self.stop
         self.of_prompt: Compared | None = None  # until the first round's shadow tokens join them
 
     def begin(self, prompt: list[int]) -> None:
@@ -115,19 +117,16 @@ class DynamicDrafter:
         self.choice = 0, 1  # official code: the first round drafts one token from the first exit
 
     @torch.inference_mode()
-    def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        """The target reads the prompt, and each adapter the states of its exit."""
-        target.truncate(0)
-        scored = target.forward(prompt, keep=min(self.settings.prompt, len(prompt)), hidden=tuple(self.exits))
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
+        """Each adapter reads the states of its exit."""
         assert scored.hidden is not None
         keep = len(scored.logits)
-        with self.watch.forward("draft", len(prompt), 0):
+        with self.watch.forward("draft", len(tokens), 0):
             said = [
-                adapter.forward(prompt, keep=keep, features=states).logits
+                adapter.forward(tokens, keep=keep, features=states).logits
                 for adapter, states in zip(self.adapters, self.parts(scored.hidden), strict=True)
             ]
         self.of_prompt = compared(said, scored.logits)
-        return scored
 
     def parts(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """The states [n, D] of each exit, of those that stand side by side."""
@@ -165,18 +164,17 @@ class DynamicDrafter:
             predictions=self.lengths.predictions(len(tokens)),
         )
 
-    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
-        """One forward: the first layers read the last drafted token, the others follow; `hidden` has every exit's."""
+    def finish(self, target: Session, recent: Sequence[int], draft: Draft, hidden: Sequence[int]) -> Scored:
+        """Score in one forward: the first layers read the last drafted token, the others follow; states of all."""
         if not self.ahead:
-            return target.forward(recent[-1:], hidden=tuple(self.exits))
+            return target.forward(recent[-1:], hidden=hidden)
         count = len(self.ahead[0])
         ahead = dict(zip(self.exits[:count], map(torch.cat, zip(*self.ahead, strict=True)), strict=True))
         return self.target.finish(ahead, rest=draft.tokens[-1:], hidden=self.exits[count:])
 
     @torch.inference_mode()
-    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """The exact rule. Then the adapters read the tokens that stand, and the next round is chosen."""
-        verdict = exact(draft, scored, sampling, rng)
+    def observe(self, scored: Scored, verdict: Verdict) -> None:
+        """The adapters read the tokens that stand, and the next round is chosen."""
         assert scored.hidden is not None
         (at, _), drafted, rows = self.choice, len(verdict.drafted), verdict.accepted + 1
         stand = [self.last, *verdict.drafted[: verdict.accepted]]
@@ -198,7 +196,6 @@ class DynamicDrafter:
             self.of_prompt = None
         self.shadows.add(right, chances)
         self.choice = best_choice(self.shadows.agreements(), self.exits, self.target.layers, self.settings.gamma)
-        return verdict
 
 
 def compared(said: Sequence[Tensor], target: Tensor) -> Compared:
@@ -216,14 +213,15 @@ def until_wrong(right: NDArray[np.bool_], chances: NDArray[np.float64], at: int)
     return right[:, :places], chances[:, :places]
 
 
-class DynamicExit(Headed, Stateless):
+class DynamicExit(Speculative, Stateless):
     """Speculative decoding with the target's first layers, more of them or fewer."""
 
-    lossless = True
+    lossless = penalised = True
+    accept = staticmethod(exact)
 
     def __init__(self, target: LayerSession, drafter: DynamicDrafter, hashes: dict[str, str]) -> None:
         self.target, self.drafter, self.gamma, self.hashes = target, drafter, drafter.settings.gamma, hashes
-        self.reach = self.gamma + 1
+        self.score, self.reach = drafter.finish, self.gamma + 1
 
 
 def exit_adapters(head: Head, target: PreTrainedModel) -> dict[int, ExitAdapter]:

@@ -6,7 +6,6 @@ Recycling, followed from the last committed token on. The draft is a tree of EAG
 model.
 """
 
-from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Annotated, Literal
 
@@ -16,13 +15,13 @@ from torch import Tensor
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
-from specbench.engine.lengths import Lengths
+from specbench.engine.drafters import Drafter
 from specbench.engine.models.eagle_head import EagleHead, layers_read
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
-from specbench.engine.speculate import read_once, speculate
+from specbench.engine.speculate import Speculative
 from specbench.engine.trees import exact_tree
-from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Stateless, Watch
+from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.heads import eagle3
 from specbench.methods.heads.eagle3 import EagleDrafter, Grown, Read, best_of, levels
 from specbench.methods.lookup.recycling import Successors, grow, template
@@ -75,12 +74,16 @@ class Grafting:
                 break
         return best_of(seen, min(most, settings.nodes))
 
+    def learn_prompt(self, tokens: list[int], scored: Scored) -> None:
+        """Learn from a part of the prompt, all of whose logits are there."""
+        self.successors.learn(torch.tensor(tokens), scored.logits)
+
     def fill(self, draft: Draft, last: int) -> Draft:
         """The tree with what is retrieved: after `last`, the token before the tree, or after the deepest one.
 
         Tokens that are drafted there already are passed over for successors of the next ranks.
         """
-        settings = self.settings
+        settings, self.last = self.settings, last
         tokens, parents = draft.tokens.tolist(), list(draft.parents or ())
         at = deepest(parents) if settings.variant == "tail" else -1
         taken = [token for token, parent in zip(tokens, parents, strict=True) if parent == at]
@@ -102,6 +105,8 @@ def deepest(parents: list[int]) -> int:
 class GraftedHead(EagleDrafter):
     """EAGLE-3's drafter with a tree that is grafted."""
 
+    prompt_logits = 0
+
     def __init__(self, head: EagleHead, session: Session, layers: tuple[int, ...], settings: Settings) -> None:
         super().__init__(head, session, layers, settings.nodes + 1, settings.top_k, settings.depth)
         self.grafting = Grafting(settings, settings.top_k)
@@ -109,9 +114,16 @@ class GraftedHead(EagleDrafter):
     def begin(self, prompt: list[int]) -> None:
         super().begin(prompt)
         self.grafting.begin()
+        self.prompt, self.states = prompt, list[Tensor]()
 
-    def read_prompt(self, target: Session, prompt: list[int]) -> Scored:
-        return self.grafting.successors.read(target, prompt, self.layers)
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
+        """The head reads the whole prompt when its last part is there."""
+        assert scored.hidden is not None
+        self.grafting.learn_prompt(tokens, scored)
+        self.states.append(scored.hidden)
+        if sum(map(len, self.states)) == len(self.prompt):
+            super().observe_prompt(self.prompt, scored._replace(hidden=torch.cat(self.states)))
+            self.states.clear()
 
     def grow(self, logits: Tensor, read: Read) -> Grown:
         return self.grafting.grow(logits, read)
@@ -120,24 +132,21 @@ class GraftedHead(EagleDrafter):
         """A tree of point masses at any temperature."""
         return self.grafting.fill(super().propose(context, gamma, sampling, rng), context[-1])
 
-    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
-        return self.grafting.successors.learn_tree(recent, draft, super().score(target, recent, draft))
 
-
-class GraftedChain:
+class GraftedChain(Drafter):
     """A draft model's likeliest tokens, one after another, and a tree that is grafted to them."""
 
-    accept = staticmethod(exact_tree)
+    prompt_logits = 0
 
     def __init__(self, session: Session, settings: Settings) -> None:
-        self.session, self.grafting, self.lengths = session, Grafting(settings, top_k=1), Lengths()
+        self.session, self.grafting = session, Grafting(settings, top_k=1)
 
     def begin(self, prompt: list[int]) -> None:
         self.session.restart(prompt)
         self.grafting.begin()
 
-    def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        return self.grafting.successors.read(target, prompt)
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
+        self.grafting.learn_prompt(tokens, scored)
 
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """A tree of point masses at any temperature."""
@@ -145,29 +154,24 @@ class GraftedChain:
         chain = self.grafting.grow(logits, lambda tokens, _: self.session.forward(tokens).logits)
         return self.grafting.fill(Draft(chain.tokens, None, tuple(chain.parents.tolist())), context[-1])
 
-    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
-        return self.grafting.successors.learn_tree(recent, draft, read_once(target, recent, draft))
 
-
-class Graft(Stateless):
+class Graft(Speculative, Stateless):
     """Speculative decoding with grafted trees. The matrix is new for each text."""
 
     lossless = True
+    drafter: GraftedHead | GraftedChain
 
     def __init__(
         self, target: Session, drafter: GraftedHead | GraftedChain, settings: Settings, hashes: dict[str, str]
     ) -> None:
         self.target, self.drafter, self.settings, self.hashes = target, drafter, settings, hashes
-        self.reach = 1 + settings.nodes
+        self.gamma, self.reach = settings.depth + 1, 1 + settings.nodes
 
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        drafter, gamma = self.drafter, self.settings.depth + 1
-        return speculate(
-            self.target, drafter, drafter.accept, gamma, prompt, sampling, rng, drafter.score, prefill=drafter.prefill
-        )
-
-    def inputs(self) -> dict[str, str]:
-        return dict(self.hashes)
+    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+        """The exact rule of trees. What each token teaches, accepted or not, is on its way to the host before."""
+        grafting = self.drafter.grafting
+        grafting.successors.learn_tree(grafting.last, draft, scored.logits)
+        return exact_tree(draft, scored, sampling, rng)
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:

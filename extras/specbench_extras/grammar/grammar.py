@@ -17,7 +17,6 @@ from specbench.engine.constraint import Constrained
 from specbench.engine.drafters import Drafter, ModelDrafter
 from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
-from specbench.engine.penalties import OFF
 from specbench.engine.types import Draft, Method, Sampling, Watch
 from specbench.methods import module
 from specbench.methods.chains.sps import SpS
@@ -31,7 +30,7 @@ class Settings(Base):
     drafter: str = Field(description="who drafts what is not forced: none, draft (the draft model), pld or sam")
 
 
-class GrammarDrafter:
+class GrammarDrafter(Drafter):
     """Forced tokens, then those of `other`, if there is one. `follower` is None where nothing is constrained."""
 
     def __init__(self, settings: Settings, follower: Constrained | None, other: Drafter | None, pair: Pair) -> None:
@@ -63,7 +62,7 @@ class GrammarDrafter:
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """Uses the pair's target, and its draft only as the other drafter. Raises UserError for another drafter."""
     target = pair.session("target", watch)
-    follower = Constrained(pair.constraining, OFF, watch) if pair.constraining else None
+    follower = Constrained(pair.constraining, None, watch) if pair.constraining else None
     if not follower:
         warn("grammar drafts what a constraint forces, and there is none: give --schema, --regex or --lark")
     return SpS(target, GrammarDrafter(settings, follower, _other(settings, pair, watch), pair), _longest(settings))
@@ -84,5 +83,6 @@ def _other(settings: Settings, pair: Pair, watch: Watch) -> Drafter | None:
     lookup = module(spec.method)
     own = config.validated(lookup.Settings, spec.values, spec.name)
     drafter: Drafter = lookup.drafter(own, pair.tokenizer_hash, pair.device)
+    drafter.lengths = Lengths()  # its own, which says what chose it
     drafter.lengths.chosen_by = {"drafter": spec.digest}
     return drafter

@@ -14,7 +14,7 @@ from specbench.base.untrusted import brief
 from specbench.config import ModelSpec, UserError
 from specbench.engine.models.folders import is_gguf, model_folder
 from specbench.engine.models.gguf_files import FILE, gguf_facts, gguf_file
-from specbench.engine.models.quantize import PACKED_BYTES
+from specbench.engine.models.identity import PACKED_BYTES
 from specbench.engine.runtimes.types import Unsupported
 
 ELSEWHERE = "use --runtime static"

@@ -11,9 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.engine.open_tree import Tree
-from specbench.engine.runtimes.chains import Chaining
 from specbench.engine.runtimes.static import in_chunks
-from specbench.engine.runtimes.types import Lent, Reads, Unsupported
+from specbench.engine.runtimes.types import Chaining, Lent, Reads, Unsupported
 from specbench_extras.llamacpp.branches import TRUNK, Branches
 from specbench_extras.llamacpp.library import CHUNK, SEQUENCES, Context, Weights
 

@@ -5,7 +5,7 @@ with the tokens before it, is an n-gram to look up in the text: so a look-up fin
 not tell from others. All continuations make one tree.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from typing import Annotated
 
@@ -14,13 +14,13 @@ from pydantic import Field
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
-from specbench.engine.lengths import Lengths
+from specbench.engine.drafters import Drafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.ngrams import Ngram, trie
 from specbench.engine.session import Session
-from specbench.engine.speculate import speculate
+from specbench.engine.speculate import Speculative
 from specbench.engine.trees import exact_tree
-from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Stateless, Verdict, Watch
+from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.drafting import bounded
 
 
@@ -71,29 +71,20 @@ class Pool:
         return ()
 
 
-class LogitDrafter:
-    """Drafts what followed the end of the text, then each candidate and what followed it, until a tree is full.
-
-    `accept` and `prefill` are methods here, since they see the logits that the next draft needs.
-    """
+class LogitDrafter(Drafter):
+    """Drafts what followed the end of the text, then each candidate and what followed it, until a tree is full."""
 
     def __init__(self, settings: Settings, device: torch.device) -> None:
         self.settings, self.device = settings, device
-        self.lengths = Lengths()
 
     def begin(self, prompt: list[int]) -> None:
         self.pool = Pool(self.settings)
 
-    def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        scored = target.restart(prompt)
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
         self.see(scored.logits[-1])
-        return scored
 
-    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """The exact rule of trees."""
-        verdict = exact_tree(draft, scored, sampling, rng)
+    def observe(self, scored: Scored, verdict: Verdict) -> None:
         self.see(scored.logits[verdict.path[-1] + 1 if verdict.path else 0])
-        return verdict
 
     def see(self, logits: torch.Tensor) -> None:
         """Note the likeliest tokens by logits [V] that gave the last committed token, one of which is that token."""
@@ -120,19 +111,16 @@ def prefixes(texts: Iterable[Ngram], most: int) -> list[Ngram]:
     return list(dict.fromkeys(islice(every, most)))
 
 
-class LogitSpec(Stateless):
+class LogitSpec(Speculative, Stateless):
     """Speculative decoding with trees of look-ups; no draft model."""
 
     lossless = True
+    accept = staticmethod(exact_tree)
 
     def __init__(self, target: Session, settings: Settings) -> None:
         self.target, self.settings = target, settings
         self.drafter = LogitDrafter(settings, target.device)
-        self.reach = settings.nodes
-
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        drafter, gamma = self.drafter, self.settings.gamma
-        return speculate(self.target, drafter, drafter.accept, gamma, prompt, sampling, rng, prefill=drafter.prefill)
+        self.gamma, self.reach = settings.gamma, settings.nodes
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:

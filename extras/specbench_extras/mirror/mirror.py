@@ -8,7 +8,6 @@ Here all is done in turn: texts and rounds are Mirror-SD's, seconds are not. `an
 model is an ordinary one; speculative streaming is not built.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,7 +24,7 @@ from specbench.engine.runtimes.layers import layer_runner
 from specbench.engine.runtimes.types import LayerRunner
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session
-from specbench.engine.speculate import Headed, read_once
+from specbench.engine.speculate import Speculative
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 
 BRANCHES = "branches"  # the role of the draft model while it drafts them
@@ -61,32 +60,26 @@ class MirrorDrafter(ModelDrafter[Session]):
     def __init__(self, session: Session, output: LayerRunner, gamma: int, branches: int, exit: int) -> None:
         """`output` computes the target's last norm and output layer; `exit` is the layer that the states enter."""
         super().__init__(session)
-        self.output, self.gamma, self.branches, self.exit = output, gamma, branches, exit
+        self.output, self.gamma, self.branches, self.reads = output, gamma, branches, (exit,)
 
     def begin(self, prompt: list[int]) -> None:
         super().begin(prompt)
         self.ready: Draft | None = None
-
-    def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        return target.restart(prompt)
 
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """The draft that is ready, without a forward; or a new one."""
         self.committed = len(context)
         return self.ready or super().propose(context, gamma, sampling, rng)
 
-    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
-        return read_once(target, recent, draft, hidden=(self.exit,))
-
-    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """The exact rule, after the branches were drafted: they know nothing of it."""
+    def branch(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> None:
+        """Draft the branches, by the states of the target's early layer."""
         assert scored.hidden is not None
         self.session.role = BRANCHES
-        branches = self.go_on(draft, self.likely(draft, scored.hidden), sampling, rng)
+        self.grown = self.go_on(draft, self.likely(draft, scored.hidden), sampling, rng)
         self.session.role = "draft"
-        verdict = exact(draft, scored, sampling, rng)
-        self.ready = self.keep(branches, verdict)
-        return verdict
+
+    def observe(self, scored: Scored, verdict: Verdict) -> None:
+        self.ready = self.keep(self.grown, verdict)
 
     @torch.inference_mode()
     def likely(self, draft: Draft, states: Tensor) -> list[tuple[int, int]]:
@@ -130,14 +123,20 @@ class MirrorDrafter(ModelDrafter[Session]):
         return branches.draft(branch)
 
 
-class Mirror(Headed, Stateless):
+class Mirror(Speculative, Stateless):
     """Speculative sampling, part of whose drafts are made before it is known that they are needed."""
 
     lossless = True
+    drafter: MirrorDrafter
 
     def __init__(self, target: Session, drafter: MirrorDrafter) -> None:
-        self.target, self.drafter, self.gamma, self.hashes = target, drafter, drafter.gamma, {}
+        self.target, self.drafter, self.gamma = target, drafter, drafter.gamma
         self.reach = longest(drafter.gamma, drafter.branches)
+
+    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+        """The exact rule, after the branches were drafted: they know nothing of it."""
+        self.drafter.branch(draft, scored, sampling, rng)
+        return exact(draft, scored, sampling, rng)
 
 
 def longest(gamma: int, branches: int) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.engine.accept import exact, weigh
+from specbench.engine.drafters import Drafter
 from specbench.engine.lengths import DraftToken, Lengths, SignalLengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.models.quantize import need_float
@@ -91,7 +92,7 @@ class AcceptanceHead(SignalLengths):
         self.weights = [float(weight) for weight in state]
 
 
-class MergingDrafter:
+class MergingDrafter(Drafter):
     """A draft model with another tokenizer, whose tokens are merged. The host waits for each of them."""
 
     def __init__(self, session: Translated, spellings: Spellings, lengths: Lengths) -> None:

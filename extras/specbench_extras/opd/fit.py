@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from specbench.base.hashes import stable_seed
+from specbench.engine.drafters import Drafter
 from specbench.engine.models.block_head import BlockHead
 from specbench.engine.models.eagle_head import EagleHead, layers_read
 from specbench.engine.models.eagle_steps import draft_steps
@@ -20,7 +21,6 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.sampling import wide
 from specbench.engine.session import Session
-from specbench.engine.speculate import HeadDrafter
 from specbench.engine.types import Sampling
 from specbench.methods.blocks.dflash import BlockDrafter
 from specbench.methods.heads.eagle3 import EagleDrafter
@@ -37,7 +37,7 @@ from specbench_extras.opd.replay import Replay, replay, rounds_of
 class ReplayTraining(HeadTraining[list[Document]]):
     """The training of a head on the drafts of `gamma` tokens that it makes of documents."""
 
-    drafter: HeadDrafter  # drafts with the head as it is
+    drafter: Drafter  # drafts with the head as it is
 
     def __init__(
         self, pair: Pair, head: nn.Module, gamma: int, documents: Sequence[Document], recipe: ReplayRecipe, seed: int

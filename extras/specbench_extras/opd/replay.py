@@ -5,16 +5,17 @@ draft: its logits of that round are those of a replay, so that none is needed (o
 again).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from specbench.engine.drafters import Drafter
 from specbench.engine.generate import until_end
 from specbench.engine.models.pair import Pair
-from specbench.engine.session import Session
-from specbench.engine.speculate import HeadDrafter, speculate
+from specbench.engine.speculate import speculate
+from specbench.engine.trees import exact_draft
 from specbench.engine.types import Draft, Round, Sampling, Scored, Verdict
 from specbench.training.documents import Document
 
@@ -47,11 +48,11 @@ class Replay:
         return torch.arange(self.drafted.shape[1], device=self.drafted.device).expand_as(self.drafted)
 
 
-class Recorder:
+class Recorder(Drafter):
     """A head's drafter that keeps what the target says: states of the committed text, and logits for each draft."""
 
-    def __init__(self, drafter: HeadDrafter) -> None:
-        self.drafter, self.lengths = drafter, drafter.lengths
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter, self.lengths, self.reads = drafter, drafter.lengths, drafter.reads
         self.states: list[Tensor] = []
         self.taught: list[Tensor] = []
 
@@ -59,40 +60,32 @@ class Recorder:
         self.drafter.begin(prompt)
         self.states, self.taught = [], []
 
-    def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        scored = self.drafter.prefill(target, prompt)
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
         assert scored.hidden is not None
+        self.drafter.observe_prompt(tokens, scored)
         self.states.append(scored.hidden)
-        return scored
 
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         return self.drafter.propose(context, gamma, sampling, rng)
 
-    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
-        return self.drafter.score(target, recent, draft)
-
-    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+    def observe(self, scored: Scored, verdict: Verdict) -> None:
         assert scored.hidden is not None
-        verdict = self.drafter.accept(draft, scored, sampling, rng)
+        self.drafter.observe(scored, verdict)
         self.states.append(scored.hidden[: 1 + verdict.accepted])  # of a chain
         self.taught.append(scored.logits[:-1])
-        return verdict
 
 
 def rounds_of(
-    pair: Pair, drafter: HeadDrafter, gamma: int, document: Document, sampling: Sampling, rng: torch.Generator
+    pair: Pair, drafter: Drafter, gamma: int, document: Document, sampling: Sampling, rng: torch.Generator
 ) -> Iterator[Round]:
     """The rounds of exact speculative decoding with a head's chains of `gamma` tokens, to the end of the text."""
-    target, prompt = pair.session("target"), document.prompt
-    rounds = speculate(
-        target, drafter, drafter.accept, gamma, prompt, sampling, rng, drafter.score, prefill=drafter.prefill
-    )
+    rounds = speculate(pair.session("target"), drafter, exact_draft, gamma, document.prompt, sampling, rng)
     return until_end(rounds, document.ending(pair))
 
 
 def replay(
     pair: Pair,
-    drafter: HeadDrafter,
+    drafter: Drafter,
     gamma: int,
     document: Document,
     length: int,

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from specbench.engine.rounding import off
-from specbench.engine.runtimes.chains import Chain, Chaining
-from specbench.engine.runtimes.types import Lent, Reads, Unsupported
+from specbench.engine.runtimes.reference import off
+from specbench.engine.runtimes.types import Chain, Chaining, Lent, Reads, Unsupported
 from specbench.engine.sampling import leads, probabilities, waits
 from specbench.engine.types import Passed, Sampling
 from specbench_extras.openvino.paged import BLOCK, Paged

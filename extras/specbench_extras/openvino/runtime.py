@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specbench.config import ModelSpec
-from specbench.engine.models.quantize import is_quantized
+from specbench.engine.models.identity import is_quantized
 from specbench.engine.runtimes.types import Runner, Runtime, Unsupported
 
 if TYPE_CHECKING:  # OpenVINO is an extra, which is not imported before it is used

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from specbench.base.untrusted import brief
 from specbench.config import ModelSpec, UserError
+from specbench.engine.models.identity import PACKED_BYTES
 from specbench.engine.models.quantize import (
-    PACKED_BYTES,
     check_finite,
     group_of,
     linear_layers,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specbench.config import Settings as Base
 from specbench.engine.accept import beside_target, exact_test
-from specbench.engine.lengths import Lengths
+from specbench.engine.drafters import Drafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw, probabilities
 from specbench.engine.session import Session
@@ -41,14 +41,14 @@ def trusted(p: Tensor, q: Tensor, rule: str, alpha: float) -> Tensor:
     return highest >= p.amax(-1) - margin
 
 
-class ScoringDrafter:
+class ScoringDrafter(Drafter):
     """A draft model whose logits [K, V] of the round's places are in `logits`.
 
     With `last` it also reads its last token, and there are K + 1 rows.
     """
 
     def __init__(self, session: Session, last: bool = True) -> None:
-        self.session, self.lengths, self.last = session, Lengths(), last
+        self.session, self.last = session, last
 
     def begin(self, prompt: list[int]) -> None:
         self.session.restart(prompt)

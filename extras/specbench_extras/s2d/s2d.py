@@ -12,8 +12,8 @@ from torch import Tensor
 from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.accept import exact
+from specbench.engine.drafters import Drafter
 from specbench.engine.layer_session import LayerSession
-from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.choose import derived_runtime
 from specbench.engine.runtimes.layers import alone
@@ -49,7 +49,7 @@ class Settings(Base):
         return thresholds
 
 
-class SortedDrafter:
+class SortedDrafter(Drafter):
     """Drafts by the first layers of a draft model, and by more of them where they are unsure.
 
     Tokens that left early have states that deeper layers have not read; `waiting` keeps them by exit, and a deeper
@@ -59,7 +59,6 @@ class SortedDrafter:
     def __init__(self, draft: LayerSession, settings: Settings, watch: Watch) -> None:
         self.draft, self.watch, self.thresholds = draft, watch, settings.thresholds
         self.exits = (*settings.exits, draft.layers)
-        self.lengths = Lengths()  # no policy: thresholds end a draft
 
     def begin(self, prompt: list[int]) -> None:
         self.draft.truncate(0)

@@ -12,7 +12,6 @@ from pydantic import Field
 from specbench.config import Settings as Base
 from specbench.engine.accept import exact
 from specbench.engine.drafters import Drafter, ModelDrafter
-from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Method, Sampling, Watch
@@ -31,12 +30,11 @@ class Settings(Base):
         return 1 + max(self.gamma, self.fallback_gamma if self.fallback == "draft" else 0)
 
 
-class SamDrafter:
+class SamDrafter(Drafter):
     """Drafts a chain from an automaton of the text, or else by `model`, if there is one."""
 
     def __init__(self, settings: Settings, device: torch.device, model: Drafter | None = None) -> None:
         self.settings, self.device, self.model = settings, device, model
-        self.lengths = Lengths()
 
     def begin(self, prompt: list[int]) -> None:
         self.text = Automaton(0)  # nothing is counted

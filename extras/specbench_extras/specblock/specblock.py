@@ -12,14 +12,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.config import Settings as Base
+from specbench.engine.drafters import Drafter
 from specbench.engine.ids import to_device
-from specbench.engine.lengths import Lengths
 from specbench.engine.models.eagle_head import layers_read
 from specbench.engine.models.heads import Head, load_once, placed, refuse_damaged
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.session import LAST, Session
-from specbench.engine.speculate import Headed, read_once
+from specbench.engine.speculate import Speculative
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.heads.eagle3 import best_children, check_target, rising
@@ -43,12 +43,11 @@ class Settings(Base):
     head: str = Field(description="trained head: a file, or `auto` (the one that ships with the pair)")
 
 
-class RankDrafter:
+class RankDrafter(Drafter):
     """Drafts a tree by `blocks` forwards of the head, the first one over the text that it has not read yet.
 
     The head's cache holds K rows for each committed token but the first and the last. While a tree is drafted, the rows
-    of its blocks follow there. The head needs the target's hidden states of every round, so `prefill`, `score` and
-    `accept` are methods here, which keep them.
+    of its blocks follow there.
     """
 
     unread: Tensor  # [n, D]: the conditions of the committed tokens that the head has not read
@@ -56,23 +55,20 @@ class RankDrafter:
     def __init__(self, head: RankBlockHead, session: Session, settings: Settings) -> None:
         self.head, self.session, self.settings = head, session, settings
         self.ids: list[int] = head.ids.tolist()  # the target's tokens by the head's
-        self.lengths = Lengths()  # no policy: settings and the rank head decide the size of a tree
+        self.reads = head.hidden
 
     def begin(self, prompt: list[int]) -> None:
         self.session.truncate(0)
 
     @torch.inference_mode()
-    def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        """The target reads the prompt; the head reads each token after the first, with the states before it."""
-        target.truncate(0)
-        scored = target.forward(prompt, keep=1, hidden=self.head.hidden)
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
+        """The head reads each token after the first, with the states before it."""
         assert scored.hidden is not None
         conditions = self.head.fuse(scored.hidden)
-        if len(prompt) > 1:
-            ids, features = self.rows(prompt[1:], conditions[:-1], range(1, len(prompt)))
+        if len(tokens) > 1:
+            ids, features = self.rows(tokens[1:], conditions[:-1], range(1, len(tokens)))
             self.session.forward(ids, keep=1, features=features)
         self.unread = conditions[-1:]
-        return scored
 
     def rows(self, tokens: Sequence[int], conditions: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Ids [n K] and features [n K, D + 1], for the head, of n of the target's tokens that stand at `places`."""
@@ -133,22 +129,18 @@ class RankDrafter:
         groups = [slice(at, at + size) for at in range(0, len(classes), size)]
         return [Slots(tokens[group], logs[group], classes[group]) for group in groups]
 
-    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
-        return read_once(target, recent, draft, self.head.hidden)
-
     @torch.inference_mode()
-    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """The exact rule of trees. The head reads the last committed token and the accepted ones next."""
+    def observe(self, scored: Scored, verdict: Verdict) -> None:
+        """The head reads the last committed token and the accepted ones next."""
         assert scored.hidden is not None
-        verdict = exact_tree(draft, scored, sampling, rng)
         self.unread = self.head.fuse(scored.hidden[[0, *(node + 1 for node in verdict.path)]])
-        return verdict
 
 
-class SpecBlock(Headed, Stateless):
+class SpecBlock(Speculative, Stateless):
     """Speculative decoding with trees of blocks."""
 
     lossless = True
+    accept = staticmethod(exact_tree)
 
     def __init__(self, target: Session, drafter: RankDrafter, hashes: dict[str, str]) -> None:
         self.target, self.drafter, self.hashes = target, drafter, hashes

@@ -13,12 +13,12 @@ from pydantic import Field, field_validator
 from specbench.base.hashes import short_hash
 from specbench.config import Settings as Base
 from specbench.config import UserError
-from specbench.engine.lengths import Lengths
+from specbench.engine.drafters import Drafter
 from specbench.engine.models.eagle_head import layers_read
 from specbench.engine.models.heads import Head, find_head, shipped
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
-from specbench.engine.speculate import Headed
+from specbench.engine.speculate import Speculative
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.heads import eagle3
@@ -73,22 +73,21 @@ def merged(trees: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[list[i
     return tokens, parents
 
 
-class Specialists:
+class Specialists(Drafter):
     """Drafts with several heads, each with a cache of its own, which all read what stands."""
 
     def __init__(self, drafters: Sequence[EagleDrafter], merge: bool, joint: bool = True) -> None:
-        self.drafters, self.merge, self.joint, self.lengths = drafters, merge, joint, Lengths()
+        self.drafters, self.merge, self.joint = drafters, merge, joint
+        self.reads = drafters[0].reads  # all heads read the same states of the target
 
     def begin(self, prompt: list[int]) -> None:
         for drafter in self.drafters:
             drafter.begin(prompt)
 
-    def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        """The target reads the prompt once, then every head does."""
-        scored = self.drafters[0].read_prompt(target, prompt)
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
+        """The target has read the prompt once; every head reads it."""
         for drafter in self.drafters:
-            drafter.follow(prompt, scored)
-        return scored
+            drafter.observe_prompt(tokens, scored)
 
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """A tree of point masses, at any temperature. The host waits for the heads once more, to compare them."""
@@ -101,20 +100,16 @@ class Specialists:
         surest = max(range(len(trees)), key=lambda i: confidence(trees[i], self.joint))  # the first of equals
         return Draft(drafts[surest], None, tuple(trees[surest].parents.tolist()))
 
-    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
-        return self.drafters[0].score(target, recent, draft)  # all heads read the same states of the target
-
-    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        verdict = exact_tree(draft, scored, sampling, rng)
+    def observe(self, scored: Scored, verdict: Verdict) -> None:
         for drafter in self.drafters:
-            drafter.read_next(scored, verdict)
-        return verdict
+            drafter.observe(scored, verdict)
 
 
-class Taps(Headed, Stateless):
+class Taps(Speculative, Stateless):
     """Speculative decoding with the trees of several heads."""
 
     lossless = True
+    accept = staticmethod(exact_tree)
 
     def __init__(self, target: Session, drafter: Specialists, hashes: dict[str, str]) -> None:
         self.target, self.drafter, self.hashes = target, drafter, hashes

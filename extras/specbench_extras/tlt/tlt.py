@@ -20,7 +20,6 @@ from specbench.engine.lengths import Lengths
 from specbench.engine.models.eagle_head import EagleHead, layers_read
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
-from specbench.engine.speculate import Headed
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Sampling, Verdict, Watch
 from specbench.methods.drafting import DraftedMethod
@@ -140,20 +139,10 @@ class TreeBandit(DraftedMethod):
     lossless = True
     accept = staticmethod(exact_tree)
 
-    def __init__(self, target: Session, drafter: Sized | SizedHead) -> None:
-        self.target, self.drafter = target, drafter
+    def __init__(self, target: Session, drafter: Sized | SizedHead, hashes: dict[str, str] | None = None) -> None:
+        self.target, self.drafter, self.hashes = target, drafter, hashes or {}
         self.gamma = max(levels for levels, _, _ in drafter.sizes)
         self.reach = 1 + max(nodes for _, _, nodes in drafter.sizes)
-
-
-class HeadBandit(Headed, TreeBandit):
-    """The same with trees of a head, which reads the target's states."""
-
-    drafter: SizedHead
-
-    def __init__(self, target: Session, drafter: SizedHead, hashes: dict[str, str]) -> None:
-        TreeBandit.__init__(self, target, drafter)
-        self.hashes = hashes
 
 
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
@@ -164,4 +153,4 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
         return TreeBandit(target, Sized(pair.session("draft", watch), settings.strategies, strategies))
     head, hashes = eagle3.loaded(settings.head, pair)
     session, layers = eagle3.head_session(head, pair, watch), layers_read(pair.models["target"])
-    return HeadBandit(target, SizedHead(head, session, layers, settings.strategies, strategies), hashes)
+    return TreeBandit(target, SizedHead(head, session, layers, settings.strategies, strategies), hashes)

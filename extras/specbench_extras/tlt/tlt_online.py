@@ -22,7 +22,7 @@ from specbench.engine.session import Session
 from specbench.engine.types import Method, Round, Sampling, Watch
 from specbench.methods.heads.eagle3 import KIND, SHAPES, check_target, eagle_head
 from specbench_extras.osd.osd import Learner, LearningSettings
-from specbench_extras.tlt.tlt import BanditSettings, HeadBandit, SizedHead, Strategies
+from specbench_extras.tlt.tlt import BanditSettings, SizedHead, Strategies, TreeBandit
 
 
 class Settings(BanditSettings, LearningSettings):
@@ -68,8 +68,10 @@ class HeadLearner(Learner):
         return total
 
 
-class LearningBandit(HeadBandit):
+class LearningBandit(TreeBandit):
     """`tlt` whose head learns from text to text of a task."""
+
+    penalised = True
 
     def __init__(
         self,

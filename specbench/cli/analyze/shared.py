@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from specbench.cli.brought import Brought
+from specbench.cli import Brought
 from specbench.cli.options import Plain, Printed
 
 if TYPE_CHECKING:

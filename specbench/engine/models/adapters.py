@@ -10,10 +10,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specbench.base.untrusted import brief, is_file, read_object, regular
+from specbench.base.untrusted import brief, is_file, listed, read_object, regular
 from specbench.config import ModelSpec, UserError
 from specbench.engine.models.folders import ADAPTER, adapter_folder
-from specbench.engine.models.whole import listed
 
 CONFIGURATION, WEIGHTS = ADAPTER
 # Settings of peft that decide what an adapter computes, and those that matter for training or for the file only.

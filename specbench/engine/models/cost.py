@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from specbench.engine.models.quantize import is_plain, stored_bytes
+from specbench.engine.models.identity import is_plain, stored_bytes
 
 # Settings of models whose forwards do not read every weight, or do not keep keys and values in every layer.
 UNKNOWN = ("num_experts", "num_local_experts", "n_routed_experts", "num_kv_shared_layers", "kv_lora_rank")

@@ -20,11 +20,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specbench.base import files
-from specbench.base.untrusted import brief, is_file, parse_json
+from specbench.base.untrusted import brief, is_file, listed, parse_json
 from specbench.config import DATA, SUITES, UserError, plugins
+from specbench.engine.models.identity import stored
 from specbench.engine.models.pair import Pair
-from specbench.engine.models.quantize import stored
-from specbench.engine.models.whole import listed
 
 VERSION = 1
 KEY = "specbench"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specbench.engine.runtimes.mixers import has_more_than_keys
+from specbench.engine.models.identity import has_more_than_keys
 
 
 class Form(NamedTuple):

@@ -1,7 +1,9 @@
 """Load one model from a folder or the hub's cache. What cannot be loaded is refused in one line."""
 
 import pickle
-from typing import NamedTuple
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from transformers import (
@@ -12,15 +14,19 @@ from transformers import (
 )
 
 from specbench.base.hub import offline
+from specbench.base.untrusted import listed
 from specbench.config import ModelSpec, UserError
 from specbench.engine.models.folders import NEEDED, is_gguf, model_folder
-from specbench.engine.models.quantize import brought_words, needed_package, quantized
+from specbench.engine.models.identity import brought_in_fewer_bits
 from specbench.engine.models.tokenizer import reason_of
-from specbench.engine.models.whole import check_whole
 from specbench.engine.runtimes.types import brought
 
 OPTION, DRAFT_OPTION = "--device", "--draft-device"
 OPENVINO, LLAMACPP = "openvino", "llamacpp"  # runtimes that have weights in fewer bits of their own
+# Masks that earlier versions of transformers stored with GPT-J, GPT-Neo and CodeGen; it declares those of GPT-2 itself.
+MASKS = re.compile(r"\.(attn|attention)\.(bias|masked_bias|causal_mask)$")
+# What a model that also sees or hears has besides its language model.
+SENSES = re.compile(r"(^|\.)(vision|visual|image|video|audio|speech|multi_modal|mm_)")
 
 
 class Loaded(NamedTuple):
@@ -54,7 +60,10 @@ def load_model(
             settings = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
             if not trust_remote_code:
                 _refuse_kernels(settings, spec.model)
-            needed_package(settings, spec.model)
+            if config := brought_in_fewer_bits(settings):
+                from specbench.engine.models.quantize import needed_package
+
+                needed_package(config, spec.model)
             model, found = AutoModelForCausalLM.from_pretrained(
                 where,
                 dtype=chosen or "auto",
@@ -63,7 +72,7 @@ def load_model(
                 trust_remote_code=trust_remote_code,
                 output_loading_info=True,
             )
-            check_whole(model, found, settings, spec.model)
+            _check_whole(model, found, settings, spec.model)
     except (UserError, torch.OutOfMemoryError, MemoryError):
         raise
     except pickle.UnpicklingError:
@@ -83,7 +92,11 @@ def load_model(
         raise UserError(f"cannot load {spec.model}: {reason} -- {NEEDED}") from None
     if not hasattr(model, "hf_device_map"):
         model = model.to(device)
-    facts = {"weights": words} if (words := brought_words(model)) else {}
+    facts = {}
+    if config := brought_in_fewer_bits(model.config):
+        from specbench.engine.models.quantize import brought_words
+
+        facts["weights"] = brought_words(config)
     if is_gguf(spec.model):
         from specbench.engine.models.gguf_files import gguf_facts
 
@@ -96,6 +109,8 @@ def load_model(
     if spec.weights and runtime == OPENVINO:
         facts["weights"] = brought(OPENVINO).compressed(model, spec)
     elif spec.weights:
+        from specbench.engine.models.quantize import quantized
+
         facts["weights"] = quantized(model, spec)
     elif is_gguf(spec.model) and not spec.adapter:
         from specbench.engine.models.gguf_files import FILE, gguf_file
@@ -121,6 +136,39 @@ def _refuse_kernels(settings: PreTrainedConfig, name: str) -> None:
     keys = ("_attn_implementation", "_experts_implementation")
     if any("/" in str(getattr(part, key, None)) for part in parts for key in keys):
         raise UserError(f"{name} asks for a kernel of the hub, which is code; to let it run, add --trust-remote-code")
+
+
+def _check_whole(model: PreTrainedModel, found: Mapping[str, Any], settings: PreTrainedConfig, name: str) -> None:
+    """Raise UserError unless a loaded model has its weights from its files, and has all that are in them.
+
+    `found` is transformers' account of the loading, without the names that the model's class declares tied or
+    ignorable; `settings` are those of the folder, of which the model may be a part.
+    """
+    part = type(model.config) is not type(settings)
+    left = [key for key in found["unexpected_keys"] if not (MASKS.search(key) or (part and SENSES.search(key)))]
+    if missing := found["missing_keys"]:
+        hint = ", or set tie_word_embeddings to true if the output layer is the embedding" * _lacks_output(
+            model, missing
+        )
+        raise UserError(
+            f"{name}: its files lack {listed(missing)}, which would be random numbers; fetch the model again{hint}"
+        )
+    if left:
+        raise UserError(
+            f"{name}: its files hold {listed(left)}, which {type(model).__name__} with its config.json has no place "
+            "for; give the config.json that belongs to these weights"
+        )
+    untied = model.get_expanded_tied_weights_keys(all_submodels=True).keys() - model.all_tied_weights_keys.keys()
+    if untied:
+        raise UserError(
+            f"{name}: its config.json ties {listed(untied)} to the embedding, and its files hold other values for it; "
+            "set tie_word_embeddings to false if they are meant"
+        )
+
+
+def _lacks_output(model: PreTrainedModel, missing: Iterable[str]) -> bool:
+    output = model.get_output_embeddings()
+    return output is not None and any(model.get_submodule(key.rpartition(".")[0]) is output for key in missing)
 
 
 def device_of(name: str, option: str = OPTION) -> torch.device:

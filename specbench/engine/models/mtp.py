@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 from specbench.base.untrusted import brief
 from specbench.config import UserError
 from specbench.engine.models.heads import Head, placed, refuse_damaged
+from specbench.engine.models.identity import is_plain
 from specbench.engine.models.mtp_model import model_class
 from specbench.engine.models.mtp_names import DIALECTS, NEXT, OTHERS, QWEN, Dialect
-from specbench.engine.models.quantize import is_plain
 
 KIND = "mtp"
 ATTENTION = ("full_attention", "sliding_attention")  # kinds of layers that a new module may have, the first if it can

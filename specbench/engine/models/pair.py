@@ -13,21 +13,20 @@ from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.config.specs import Constraint
 from specbench.engine.generate import Detokenizer
 from specbench.engine.models.folders import model_folder
-from specbench.engine.models.identity import loaded_hashes, weights_hash
+from specbench.engine.models.identity import has_more_than_keys, loaded_hashes, weights_hash
 from specbench.engine.models.load import DRAFT_OPTION, LLAMACPP, OPENVINO, device_of, load_model, type_of
 from specbench.engine.models.room import Coming, check_room
 from specbench.engine.models.tokenizer import load_tokenizer, vocabulary_hash
-from specbench.engine.penalties import OFF, Change, Penalties
 from specbench.engine.prefix import Prefixes
-from specbench.engine.rounding import off, tolerance
 from specbench.engine.runtimes.eager import EAGER
-from specbench.engine.runtimes.states import facts
+from specbench.engine.runtimes.reference import off, tolerance
 from specbench.engine.runtimes.types import Runtime
 from specbench.engine.session import Session, positions
 from specbench.engine.types import NotFinite, Watch
 
 if TYPE_CHECKING:
     from specbench.engine.constraint import Constraining
+    from specbench.engine.penalties import Change, Penalties
     from specbench.engine.translate import Translation
 
 LEAST_SHARED = 0.01  # the least share of the target's tokens that a draft with another tokenizer must have
@@ -52,7 +51,7 @@ class Pair:
     hashes: dict[str, dict[str, Any]] = field(default_factory=dict)  # by role: what was loaded next to the weights
     chains_only: frozenset[str] = frozenset()  # the roles of models that cannot read trees
     draft_device: torch.device | None = None  # of all models but the target, and of heads; None: the target's
-    penalties: Penalties = OFF  # of all sessions over the target's tokens
+    penalties: "Penalties | None" = None  # of all sessions over the target's tokens
     constraining: "Constraining | None" = None  # of those of the target, perhaps of those of drafts
     ignore_eos: bool = False  # no token ends a text
     seconds: dict[str, float] = field(default_factory=dict)  # of what methods do besides decoding, such as learning
@@ -82,7 +81,7 @@ class Pair:
             self.change(role, watch),
         )
 
-    def change(self, role: str, watch: Watch | None = None) -> Change:
+    def change(self, role: str, watch: Watch | None = None) -> "Change | None":
         """What changes the logits of a new session for a role."""
         return self.constraining.of(role, self.penalties, watch) if self.constraining else self.penalties
 
@@ -181,7 +180,7 @@ class Pair:
     def describe(self) -> dict[str, dict[str, object]]:
         """The description of each model that a manifest keeps."""
         described = {
-            role: _describe(model, self.specs.get(role)) | self.hashes.get(role, {}) | facts(model)
+            role: _describe(model, self.specs.get(role)) | self.hashes.get(role, {}) | _rollback(model)
             for role, model in self.models.items()
         }
         for role, translation in self.translations.items():
@@ -190,6 +189,15 @@ class Pair:
                 "shared_tokens": len(translation.shared),
             }
         return described
+
+
+def _rollback(model: PreTrainedModel) -> dict[str, str]:
+    """How a model with a state rolls back, for a manifest."""
+    if not has_more_than_keys(model):
+        return {}
+    from specbench.engine.runtimes.states import facts
+
+    return facts(model)
 
 
 def load_pair(

@@ -16,8 +16,8 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from specbench.base.untrusted import brief
 from specbench.config import ModelSpec, UserError
+from specbench.engine.models.identity import is_quantized, stored
 
-PACKED_BYTES = "packed_bytes"  # an attribute of a weight in float: what its numbers and scales take where it is read
 GROUPS = (128, 64, 32)  # inputs that share a scale in int4: torchao's default, and the smaller ones that it allows
 # Packages that transformers needs for a checkpoint's `quant_method`; others bring what they need in transformers.
 PACKAGES = {
@@ -40,43 +40,14 @@ PACKAGES = {
 MODULES = {"amd-quark": "quark", "optimum-quanto": "optimum.quanto"}  # whose names are not their packages'
 
 
-def is_plain(tensor: Tensor) -> bool:
-    """True if a weight's numbers are what it computes with; a quantised one has parts."""
-    return not hasattr(tensor, "__tensor_flatten__")
-
-
-def stored(tensor: Tensor) -> list[Tensor]:
-    """The plain tensors that hold a weight: itself, or the numbers and scales of a quantised one."""
-    if is_plain(tensor):
-        return [tensor]
-    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    return [part for name in names for part in stored(getattr(tensor, name))]
-
-
-def stored_bytes(tensor: Tensor) -> int:
-    """The bytes that forwards read of a weight."""
-    packed: int | None = getattr(tensor, PACKED_BYTES, None)
-    return packed or sum(part.numel() * part.element_size() for part in stored(tensor))
-
-
-def is_quantized(model: PreTrainedModel) -> bool:
-    """True if some weights are in fewer bits than the model computes in."""
-    if getattr(model, "hf_quantizer", None) is not None:
-        return True
-    return not all(is_plain(weight) for weight in model.parameters())
-
-
 def need_float(model: PreTrainedModel, why: str) -> None:
     """Raise UserError, with the reason `why`, for a model whose weights are in fewer bits."""
     if is_quantized(model):
         raise UserError(f"{why}, and its weights are in fewer bits; choose a pair with weights in float")
 
 
-def needed_package(settings: Any, name: str) -> None:
-    """Raise UserError if a checkpoint is quantised in a way that nothing here reads, or whose package is missing."""
-    config = _brought(settings)
-    if not config:
-        return
+def needed_package(config: Mapping[str, Any], name: str) -> None:
+    """Raise UserError if a checkpoint's quantisation is none that is read here, or the package for it is missing."""
     method = str(getattr(config.get("quant_method"), "value", config.get("quant_method")))
     what = f"{name} is quantised by {brief(method)}"
     read = {known.partition("_")[0] for known in AUTO_QUANTIZATION_CONFIG_MAPPING} | {*AUTO_QUANTIZATION_CONFIG_MAPPING}
@@ -94,18 +65,8 @@ def _installed(module: str) -> bool:
         return False
 
 
-def _brought(settings: Any) -> dict[str, Any]:
-    """The `quantization_config` of a checkpoint; empty for one in float."""
-    text = settings.get_text_config()
-    config = getattr(settings, "quantization_config", None) or getattr(text, "quantization_config", None) or {}
-    return config if isinstance(config, dict) else config.to_dict()
-
-
-def brought_words(model: PreTrainedModel) -> str | None:
-    """What a checkpoint's quantisation is, for the manifest: `gptq, 4 bits, groups of 128`; None for float weights."""
-    config = _brought(model.config)
-    if not config:
-        return None
+def brought_words(config: Mapping[str, Any]) -> str:
+    """What a checkpoint's quantisation is, for the manifest: `gptq, 4 bits, groups of 128`."""
     method = config.get("quant_method")
     words = [str(getattr(method, "value", method))]
     words += [f"{config[key]} bits" for key in ("bits", "w_bit") if isinstance(config.get(key), int)][:1]

@@ -13,6 +13,7 @@ from greenlet import getcurrent, greenlet
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specbench.engine.models.identity import has_more_than_keys
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.eager_rows import EagerRows
 from specbench.engine.runtimes.mixers import Mixers
@@ -48,7 +49,7 @@ class Batched(Runtime):
 
     def runner(self, model: PreTrainedModel) -> "RowRunner | StateRow":
         rows: Any = self._rows.get(model)
-        found = mixers(model) if self.base == EAGER.name else None
+        found = mixers(model) if self.base == EAGER.name and has_more_than_keys(model) else None
         if rows is None:
             if found:
                 rows = StateRows(model)

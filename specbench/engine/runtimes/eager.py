@@ -1,15 +1,18 @@
 """The eager runtime: transformers' own forward and growing cache, for every model on every device."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from specbench.base.errors import UserError
-from specbench.engine.runtimes.chains import Chaining
-from specbench.engine.runtimes.states import StateChains, mixers
-from specbench.engine.runtimes.types import Lent, Reads, Runtime
+from specbench.engine.models.identity import has_more_than_keys
+from specbench.engine.runtimes.types import Chaining, Lent, Reads, Runtime
+
+if TYPE_CHECKING:
+    from specbench.engine.runtimes.states import StateChains
 
 CHUNK = 2048  # tokens of a prompt that are read at a time: what layers and masks take does not grow with its length
 
@@ -23,8 +26,12 @@ class Eager(Runtime):
         self.seconds: dict[str, float] = {}
 
     def runner(self, model: PreTrainedModel) -> "EagerRunner | StateChains":
+        if not has_more_than_keys(model):
+            return EagerRunner(model)
+        from specbench.engine.runtimes.states import StateChains, mixers
+
         found = mixers(model)
-        return StateChains(model, found, found.way) if found else EagerRunner(model)
+        return StateChains(model, found, found.way)
 
 
 EAGER: Runtime = Eager()

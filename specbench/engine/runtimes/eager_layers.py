@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from specbench.engine.models.identity import has_more_than_keys
 from specbench.engine.models.layer_ranges import Tap, layer_list, layer_range
-from specbench.engine.rounding import off, tolerance
 from specbench.engine.runtimes.eager import EagerRunner
-from specbench.engine.runtimes.mixers import has_more_than_keys
+from specbench.engine.runtimes.reference import off, tolerance
 from specbench.engine.runtimes.types import Unsupported
 
 CHECKED = 6  # tokens of the text that checks whether a model's layers can run apart

@@ -18,8 +18,7 @@ from transformers import PreTrainedModel
 from specbench.base import environment
 from specbench.base.files import write_json
 from specbench.base.hashes import short_hash
-from specbench.engine.models import packed
-from specbench.engine.models.identity import configuration_hash
+from specbench.engine.models import identity
 from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.decoder import Cache
 from specbench.engine.runtimes.lean import Lean
@@ -157,7 +156,7 @@ def remembered(model: PreTrainedModel, tried: Callable[[], str]) -> str:
 def _file(model: PreTrainedModel) -> Path:
     """A file named after the machine, torch, this package's code, and a model's form; its weights do not matter."""
     shapes = [(name, type(one.data).__name__, str(one.dtype), [*one.shape]) for name, one in model.named_parameters()]
-    form = type(model).__name__, configuration_hash(model.config), shapes
+    form = type(model).__name__, identity.configuration_hash(model.config), shapes
     digest = short_hash(json.dumps([_machine(), torch.get_num_threads(), form]))
     return environment.cache_folder() / f"rows-{digest}.json"
 
@@ -167,6 +166,6 @@ def _machine() -> tuple[object, ...]:
     facts = environment.describe(torch.device("cpu"))
     chosen = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(CHOOSING))
     code = hashlib.sha256()
-    for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(packed.__file__)):
+    for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(identity.__file__).with_name("packed.py")):
         code.update(path.read_bytes())
     return *(facts[name] for name in MACHINE), facts["versions"]["torch"], torch.__version__, chosen, code.hexdigest()

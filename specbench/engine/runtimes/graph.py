@@ -15,7 +15,6 @@ from transformers import PreTrainedModel
 
 from specbench.engine.models.block_head import BlockHead
 from specbench.engine.runtimes import decoder
-from specbench.engine.runtimes.chains import Chain
 from specbench.engine.runtimes.decoder import Step
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.fixed import ROOM, Calls, Fixed, Steps
@@ -23,7 +22,7 @@ from specbench.engine.runtimes.graph_blocks import BlockRunner
 from specbench.engine.runtimes.graph_trees import FixedTree, Grow, TreeKey
 from specbench.engine.runtimes.lean import Lean, doubled
 from specbench.engine.runtimes.static import STATIC, StaticRunner
-from specbench.engine.runtimes.types import Reads, Runtime, Unsupported
+from specbench.engine.runtimes.types import Chain, Reads, Runtime, Unsupported
 from specbench.engine.sampling import earliest, probabilities, waits, wide
 from specbench.engine.types import Passed, Sampling
 

@@ -5,7 +5,6 @@ copy of their state is taken between two pieces of a block, so all other modules
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,9 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import (
-    DynamicIndexedLayer,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
@@ -24,6 +22,7 @@ from transformers.cache_utils import (
 )
 
 from specbench.engine.clock import now
+from specbench.engine.models.identity import own_cache
 
 NAMES = ("past_key_values", "cache_params", "state")  # what models call their cache
 UPDATES = ("update_conv_state", "update_recurrent_state", "set_linear_cache")  # of a cache, by modules with a state
@@ -122,39 +121,6 @@ class Mixers:
 def _rows(value: Any, first: int, last: int, width: int) -> Any:
     """Some rows of a tensor [1, width, …]; anything else as it is."""
     return value[:, first:last] if isinstance(value, Tensor) and value.shape[1:2] == (width,) else value
-
-
-def has_more_than_keys(model: PreTrainedModel) -> bool:
-    """True if a model caches more than keys and values of each token."""
-    if "state" in inspect.signature(model.forward).parameters or own_cache(model):
-        return True
-    config = model.config.get_text_config(decoder=True)
-    kinds = {*(getattr(config, "layer_types", None) or ())}
-    if not kinds or kinds <= {"full_attention", "sliding_attention", "chunked_attention"}:
-        return False
-    layers = DynamicCache(config=model.config).layers
-    return any(isinstance(layer, LinearAttentionCacheLayerMixin | DynamicIndexedLayer) for layer in layers)
-
-
-def own_cache(model: PreTrainedModel) -> type[Any] | None:
-    """The class of cache that the model's own file of transformers defines; usually there is none."""
-    home = sys.modules[type(model).__module__]
-    for found in vars(home).values():
-        if isinstance(found, type) and issubclass(found, Cache) and found.__module__ == home.__name__:
-            return type(found.__name__, (_Longest, found), {})
-    return None
-
-
-class _Longest:
-    """A cache of which some layers hold no keys: its length is that of the longest."""
-
-    layers: list[Any]
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return max((layer.get_seq_length() for layer in self.layers), default=0)
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        return self.get_seq_length() + query_length, 0
 
 
 def rwkv_state(model: PreTrainedModel) -> list[Tensor]:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specbench.engine.runtimes.products import Called, FewBits, Map, Product, gated, product
+from specbench.engine.runtimes.products import Apart, Map, Product, gated, product
 from specbench.engine.runtimes.types import Unsupported
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Attention:
     scale: float
     softcap: float | None
     window: int | None  # how many tokens a token reads, including itself; None: all
-    out: Product | FewBits | Called
+    out: Product | Apart
     after: Map | None
 
 
@@ -52,7 +52,7 @@ class Mlp:
 
     before: Map
     inner: Map  # what enters `down`
-    down: Product | FewBits | Called
+    down: Product | Apart
     after: Map | None
 
 
@@ -259,7 +259,7 @@ def _mlp(layer: Any) -> Mlp | None:
     return Mlp(_norm(layer.post_attention_layernorm), *_gated(module), None)
 
 
-def _gated(mlp: Any) -> tuple[Map, Product | FewBits | Called]:
+def _gated(mlp: Any) -> tuple[Map, Product | Apart]:
     return gated(mlp.gate_proj, mlp.up_proj, mlp.act_fn), product([mlp.down_proj])
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specbench.engine.models.packed import Packed, multiplied, stacked
-from specbench.engine.models.quantize import is_plain
+from specbench.engine.models.identity import is_plain
 
 Map = Callable[[Tensor], Tensor]  # [n, …] -> [n, …]
 
@@ -71,10 +71,21 @@ class Product:
         return y
 
 
-class Called:
-    """A module, or several with the same input, in place of a `Product`."""
+class Apart(ABC):
+    """What stands in place of a `Product` where nothing more is computed within the product."""
 
     packed = None
+
+    @abstractmethod
+    def __call__(self, x: Tensor) -> Tensor:
+        """The product [n, out] of rows [n, in]."""
+
+    def joined(self, x: Tensor, other: Tensor, how: str) -> Tensor:
+        return other + self(x) if how == "add" else other * self(x)
+
+
+class Called(Apart):
+    """A module, or several with the same input."""
 
     def __init__(self, modules: list[nn.Module]) -> None:
         self.modules = modules
@@ -85,25 +96,18 @@ class Called:
             return y
         return torch.cat([module(x) for module in self.modules], -1)
 
-    def joined(self, x: Tensor, other: Tensor, how: str) -> Tensor:
-        return other + self(x) if how == "add" else other * self(x)
 
-
-class FewBits:
+class FewBits(Apart):
     """x Wᵀ + b, where W [out, in] is in fewer bits, of one layer or of several with the same input, stacked."""
 
-    packed = None
-
-    def __init__(self, modules: list[nn.Linear], parts: tuple[Tensor, Tensor, int | None]) -> None:
-        self.parts = parts
-        self.bias = None if modules[0].bias is None else torch.cat([module.bias for module in modules])
+    def __init__(self, modules: list[nn.Module], times: Map) -> None:
+        """`times` is the product without b."""
+        self.times = times
+        self.bias = None if modules[0].bias is None else torch.cat([module.bias for module in modules])  # type: ignore[misc]
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = multiplied(x, *self.parts)
+        y = self.times(x)
         return y if self.bias is None else y + self.bias
-
-    def joined(self, x: Tensor, other: Tensor, how: str) -> Tensor:
-        return other + self(x) if how == "add" else other * self(x)
 
 
 @functools.cache
@@ -139,22 +143,29 @@ _products: weakref.WeakKeyDictionary[nn.Module, Product | FewBits] = weakref.Wea
 
 
 @torch.no_grad()
-def product(modules: list[nn.Module]) -> Product | FewBits | Called:
+def product(modules: list[nn.Module]) -> Product | Apart:
     """Linear layers with the same input as one map, with their outputs [n, sum of widths] side by side.
 
     On a CPU the weights are copied into the layout in which products with few rows are fastest. On a GPU weights that
     are read together are stacked, in place. Modules that are more than a weight (adapters) are called, and so are those
     with weights in fewer bits that are not packed alike.
     """
-    if all(type(module) is nn.Linear and isinstance(module.weight, Packed) for module in modules):
-        if modules[0] not in _products and (parts := stacked([module.weight for module in modules])):  # type: ignore[misc]
-            _products[modules[0]] = FewBits(modules, parts)  # type: ignore[arg-type]
-        return _products.get(modules[0]) or Called(modules)
-    if any(type(module) is not nn.Linear or not is_plain(module.weight) for module in modules):
+    if any(type(module) is not nn.Linear for module in modules):
         return Called(modules)
+    if not all(is_plain(module.weight) for module in modules):  # type: ignore[arg-type]
+        return _of_fewer_bits(modules)
     if modules[0] not in _products:  # twins of a model share their linear layers
         _products[modules[0]] = Product(modules)  # type: ignore[arg-type]
     return _products[modules[0]]
+
+
+def _of_fewer_bits(modules: list[nn.Module]) -> Product | Apart:
+    from specbench.engine.models.packed import Packed, multiplied, stacked
+
+    packed = all(isinstance(module.weight, Packed) for module in modules)
+    if packed and modules[0] not in _products and (parts := stacked([module.weight for module in modules])):  # type: ignore[misc]
+        _products[modules[0]] = FewBits(modules, lambda x: multiplied(x, *parts))
+    return (_products.get(modules[0]) if packed else None) or Called(modules)
 
 
 def gated(gate: nn.Module, up: nn.Module, act: Any) -> Map:

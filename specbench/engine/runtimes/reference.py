@@ -1,27 +1,53 @@
-"""Is the lean form of a model the model? Checked when it is read, on a short text."""
+"""Is another computation of a model the model? How far apart logits may be, and the check of each lean form."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache, PreTrainedModel
 
-from specbench.engine.models.packed import Packed
-from specbench.engine.models.quantize import is_plain
-from specbench.engine.rounding import off, tolerance
+from specbench.engine.models.identity import is_plain
 from specbench.engine.runtimes.types import Runner, Unsupported
 
 CHECKED = 24  # tokens of the text
 # In half precision: how many times as far from float32 as the model's own logits the lean ones may be (root of the mean
 # square). Our choice: the lean form rounds less often, and over texts of this length it was at 0.7 to 1.1.
 FARTHER = 1.5
+# The share of the spread of logits by which rounding may move them, by bytes of a number; norms of 8 compute in 4.
+TOLERANCE = {2: 0.2, 4: 0.01, 8: 0.01}
+
+
+def tolerance(model: nn.Module) -> float:
+    """How far two computations of a model's logits may be apart, as a share of their spread.
+
+    What enters a weight in fewer bits may be rounded to fewer bytes than the weight's type has (`models.packed`).
+    """
+    sizes = [getattr(weight, "computed_bytes", weight.dtype.itemsize) for weight in model.parameters()]
+    return max(TOLERANCE.get(size, 0.0) for size in sizes)
+
+
+def off(actual: Tensor, expected: Tensor) -> float:
+    """The largest difference of two logits [n, V], as a share of the spread of `expected`; ∞ if one alone is finite.
+
+    A translated draft's logits are -inf for tokens that it lacks, in both. A broken model's may be finite nowhere: 0 if
+    both are.
+    """
+    finite = expected.isfinite()
+    if not (actual.isfinite() == finite).all():
+        return math.inf
+    known = expected[finite].double()  # whose squares stay finite
+    if not len(known):
+        return 0.0
+    spread = float(known.std(correction=0)) or 1.0
+    return float((actual[finite].double() - known).abs().max()) / spread
 
 
 class Wide(TorchFunctionMode):
-    """Every function is computed in float32, whatever the type of its weights, but for products of `Packed` ones."""
+    """Every function is computed in float32, whatever the type of its weights, but for products of packed ones."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -32,7 +58,7 @@ class Wide(TorchFunctionMode):
 
 
 def _widened(value: Any) -> Any:
-    if isinstance(value, Packed):
+    if isinstance(value, Tensor) and not is_plain(value):  # a packed weight
         return value
     if isinstance(value, Tensor) and value.is_floating_point() and value.element_size() < 4:
         return value.to(torch.float32)
@@ -61,7 +87,7 @@ def check(model: PreTrainedModel, runner: Runner, joins: bool) -> None:
     single, _ = runner.forward(ids[-1:], 0, (), None if last is None else last[-1:], None)
     actual, expected = torch.cat([whole, block, single]), torch.cat([own, own[-1:]])
     error = off(actual, expected)
-    if model.dtype.itemsize == 2 and all(is_plain(one) or isinstance(one, Packed) for one in model.parameters()):
+    if model.dtype.itemsize == 2 and all(is_plain(one) or hasattr(one, "computed_bytes") for one in model.parameters()):
         with Wide():
             exact = _logits(model, ids, features)
         exact = torch.cat([exact, exact[-1:]])

@@ -19,31 +19,30 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specbench.base.errors import UserError
-from specbench.engine.rounding import off, tolerance
-from specbench.engine.runtimes.chains import Chaining
-from specbench.engine.runtimes.mixers import Counted, Mixers, State, cut, has_more_than_keys, places, restore, state
-from specbench.engine.runtimes.types import Lent, Reads
+from specbench.engine.runtimes.mixers import Counted, Mixers, State, cut, places, restore, state
+from specbench.engine.runtimes.reference import off, tolerance
+from specbench.engine.runtimes.types import Chaining, Lent, Reads
 
 CUT, RECORDED, AGAIN, STEPS = "cut", "recorded", "read again", "token by token"
 KEPT = 32  # states of a sequence at most; a rollback to before all of them reads the text again
 CHUNK = 2048  # tokens of a prompt that are read at a time
 
-_FOUND: weakref.WeakKeyDictionary[PreTrainedModel, Mixers | None] = weakref.WeakKeyDictionary()
+_FOUND: weakref.WeakKeyDictionary[PreTrainedModel, Mixers] = weakref.WeakKeyDictionary()
 
 
-def mixers(model: PreTrainedModel) -> Mixers | None:
-    """What a model needs to roll back; None if it caches nothing but keys and values, which are cut.
+def mixers(model: PreTrainedModel) -> Mixers:
+    """What a model that caches more than keys and values (`caches.has_more_than_keys`) needs to roll back.
 
     The first call prepares the model, in place. Of Nemotron-H and Zamba2, it drops the floor of the time step, which
     blocks have in transformers and single tokens have not (engines have none). Raises UserError if no way is right.
     """
     if model not in _FOUND:
-        _FOUND[model] = _tried(model, Mixers(model)) if has_more_than_keys(model) else None
+        _FOUND[model] = _tried(model, Mixers(model))
     return _FOUND[model]
 
 
 def facts(model: PreTrainedModel) -> dict[str, str]:
-    """How a model rolls back, for a manifest; nothing if it caches keys and values alone, or if nobody has asked."""
+    """How a model rolls back, for a manifest; nothing if nobody has asked."""
     found = _FOUND.get(model)
     return {"rollback": found.way} if found else {}
 

@@ -9,14 +9,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specbench.engine.ids import to_device
-from specbench.engine.models.quantize import is_plain
+from specbench.engine.models.identity import is_plain
 from specbench.engine.runtimes import decoder
-from specbench.engine.runtimes.chains import Chaining
 from specbench.engine.runtimes.decoder import Cache
 from specbench.engine.runtimes.equality import promised, remembered, unequal
 from specbench.engine.runtimes.lean import Lean, doubled
 from specbench.engine.runtimes.reference import check
-from specbench.engine.runtimes.types import Lent, Reads, Runtime
+from specbench.engine.runtimes.types import Chaining, Lent, Reads, Runtime
 
 CHUNK = 512  # tokens that are fed at a time, since the size of a mask is the square of their number
 

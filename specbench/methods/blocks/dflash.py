@@ -5,7 +5,7 @@ other slots' tokens. These distributions are the block's lattice. DFlash reads i
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -17,14 +17,14 @@ from transformers import PreTrainedModel
 from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.accept import exact
-from specbench.engine.lengths import Lengths
+from specbench.engine.drafters import Drafter
 from specbench.engine.models.block_head import BlockHead, block_config
 from specbench.engine.models.heads import Head, load_once, placed, refuse_damaged
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session
-from specbench.engine.speculate import Headed, read_once
+from specbench.engine.speculate import Speculative
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.heads.eagle3 import check_target
 
@@ -45,7 +45,7 @@ class Settings(Base):
     head: str = Field(description="trained head: a file, or `auto` (the one that ships with the pair)")
 
 
-class Slots(ABC):
+class Slots(Drafter, ABC):
     """Drafts `block` - 1 tokens by one forward of the head over the text that it has not read yet and a block.
 
     The head's cache holds the committed text but for its last token. The block follows there while it is drafted.
@@ -53,7 +53,6 @@ class Slots(ABC):
 
     def __init__(self, head: BlockHead, session: Session, block: int, proposal: Proposal) -> None:
         self.head, self.session, self.block, self.proposal = head, session, block, proposal
-        self.lengths = Lengths()  # no policy: the size of a block is fixed
 
     @abstractmethod
     def features(self, tokens: list[int]) -> Tensor:
@@ -76,46 +75,40 @@ class Slots(ABC):
 
 
 class BlockDrafter(Slots):
-    """Drafts by a head that reads the target's hidden states of every round.
-
-    So `prefill`, `score` and `accept` are methods here, which keep them.
-    """
+    """Drafts by a head that reads the target's hidden states of every round."""
 
     unread: Tensor  # [n, T D]: the states after each committed token that the head has not read
+
+    def __init__(self, head: BlockHead, session: Session, block: int, proposal: Proposal) -> None:
+        super().__init__(head, session, block, proposal)
+        self.reads = head.hidden
 
     def begin(self, prompt: list[int]) -> None:
         self.session.truncate(0)
 
     @torch.inference_mode()
-    def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        """The target reads the prompt, then the head all of its features."""
-        target.truncate(0)
-        scored = target.forward(prompt, keep=1, hidden=self.head.hidden)
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
+        """The head reads all features of the prompt."""
         assert scored.hidden is not None
-        self.session.forward(prompt, features=self.head.fuse(scored.hidden))
+        self.session.forward(tokens, features=self.head.fuse(scored.hidden))
         self.unread = scored.hidden[:0]
-        return scored
 
     def features(self, tokens: list[int]) -> Tensor:
         return self.head.fuse(self.unread)
 
-    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
-        return read_once(target, recent, draft, self.head.hidden)
-
-    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """The exact rule. The head reads the last committed token and the accepted ones next."""
+    def observe(self, scored: Scored, verdict: Verdict) -> None:
+        """The head reads the last committed token and the accepted ones next."""
         assert scored.hidden is not None
-        verdict = exact(draft, scored, sampling, rng)
         self.unread = scored.hidden[: 1 + verdict.accepted]
-        return verdict
 
 
-class DFlash(Headed, Stateless):
+class DFlash(Speculative, Stateless):
     """Speculative decoding with a head's blocks."""
 
     lossless = True
+    accept = staticmethod(exact)
 
-    def __init__(self, target: Session, drafter: BlockDrafter, hashes: dict[str, str]) -> None:
+    def __init__(self, target: Session, drafter: Slots, hashes: dict[str, str]) -> None:
         self.target, self.drafter, self.hashes = target, drafter, hashes
         self.gamma, self.reach = drafter.block - 1, drafter.block
 

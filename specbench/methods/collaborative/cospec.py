@@ -22,7 +22,6 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.choose import derived_runtime
 from specbench.engine.sampling import pick, probabilities
 from specbench.engine.session import Session
-from specbench.engine.speculate import speculate
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Utility, Verdict, Watch
 from specbench.methods.collaborative.cospec_arbitrator import ROLE, backbone_hash, find_arbitrator, with_backbone
 from specbench.methods.drafting import DraftedMethod, DraftSettings, model_drafter
@@ -91,15 +90,12 @@ class CoSpec(DraftedMethod):
         self.target, self.drafter, self.settings, self.arbiter, self.hashes = target, drafter, settings, arbiter, hashes
         self.lossless = isinstance(arbiter, Never)
         self.rescues = not self.lossless
+        self.gamma = settings.gamma
         self.reach = 2 * settings.gamma + 1  # a block of drafted and target tokens after the text
 
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        def prefill(target: Session, prompt: list[int]) -> Scored:
-            self.arbiter.begin(prompt)
-            return target.restart(prompt)
-
-        gamma = self.settings.gamma
-        for step in speculate(self.target, self.drafter, self.accept, gamma, prompt, sampling, rng, prefill=prefill):
+        self.arbiter.begin(prompt)
+        for step in super().rounds(prompt, sampling, rng):
             self.arbiter.read(step.tokens)
             yield step
 
@@ -109,9 +105,6 @@ class CoSpec(DraftedMethod):
         weighed = weigh(draft, scored, sampling, rng, tested)
         decisions = self.arbiter.keeps(block_of(draft.tokens, tested, weighed), rng)
         return weighed.rescue(lambda _: next(decisions))
-
-    def inputs(self) -> dict[str, str]:
-        return {**super().inputs(), **self.hashes}
 
     @property
     def needs_scores(self) -> bool:

@@ -4,7 +4,7 @@ The shape of a tree follows EAGLE-2 (arXiv 2406.16858): a node's value is the pr
 path. At each level the best nodes are expanded, and the best of all nodes are drafted.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -15,8 +15,9 @@ from transformers import PreTrainedModel
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
+from specbench.engine.accept import Accept
+from specbench.engine.drafters import Drafter
 from specbench.engine.ids import later, to_device
-from specbench.engine.lengths import Lengths
 from specbench.engine.level_reader import Grown as Grown
 from specbench.engine.level_reader import LevelReader
 from specbench.engine.level_reader import Read as Read
@@ -26,9 +27,10 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.choose import head_runtime
 from specbench.engine.sampling import wide
 from specbench.engine.session import LAST, Session
-from specbench.engine.speculate import Headed, read_once
+from specbench.engine.speculate import Speculative
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
+from specbench.methods.rules import is_exact
 
 KIND = "eagle3"
 
@@ -112,47 +114,35 @@ def ranked(values: Tensor) -> Tensor:
     return values.sort(descending=True, stable=True).indices
 
 
-class EagleDrafter:
+class EagleDrafter(Drafter):
     """Drafts trees of at most `total_tokens` - 1 tokens and `depth` + 1 levels, by `depth` + 1 forwards of the head.
 
     The head's cache holds the committed text, read with the target's features. While a tree is drafted, its nodes
-    follow there, read with the head's own states. The head needs the target's hidden states of every round, so
-    `prefill`, `score` and `accept` are methods here, which keep them.
+    follow there, read with the head's own states.
     """
+
+    unread: Tensor  # [n, D]: the features before each committed token that the head has not read
 
     def __init__(
         self, head: LayerHead, session: Session, layers: tuple[int, ...], total_tokens: int, top_k: int, depth: int
     ) -> None:
-        self.head, self.session, self.layers = head, session, layers
+        self.head, self.session, self.reads = head, session, layers
         self.most, self.top_k, self.depth = total_tokens - 1, top_k, depth
         self.ids = head.ids.to(session.device)  # the target's tokens by the head's, where drafts are
         # Kept, since a runtime knows the work again by it.
         self.whole = partial(grow, top_k=top_k, depth=depth, most=self.most)
-        self.lengths = Lengths()  # no policy: settings alone decide the size of a tree
 
     def begin(self, prompt: list[int]) -> None:
         self.session.truncate(0)
 
     @torch.inference_mode()
-    def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        """The target reads the prompt; the head reads each token after the first, with the feature before it."""
-        scored = self.read_prompt(target, prompt)
-        self.follow(prompt, scored)
-        return scored
-
-    @torch.inference_mode()
-    def follow(self, prompt: list[int], scored: Scored) -> None:
-        """Read a prompt after the target, whose states `scored` has."""
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
+        """Read each token of a prompt after the first, with the feature before it."""
         assert scored.hidden is not None
         features = self.head.fuse(scored.hidden)
-        if len(prompt) > 1:
-            self.session.forward(prompt[1:], keep=1, features=features[:-1])
-        self.unread = features[-1:]  # [n, D]: the features before each committed token that the head has not read
-
-    def read_prompt(self, target: Session, prompt: list[int]) -> Scored:
-        """Logits after the prompt's last token, and the states [n, D] that the head reads, of all its tokens."""
-        target.truncate(0)
-        return target.forward(prompt, keep=1, hidden=self.layers)
+        if len(tokens) > 1:
+            self.session.forward(tokens[1:], keep=1, features=features[:-1])
+        self.unread = features[-1:]
 
     @torch.inference_mode()
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
@@ -185,35 +175,22 @@ class EagleDrafter:
         """The tree over the context, whose next token `logits` [V] predict."""
         return self.whole(logits, read)
 
-    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
-        return read_once(target, recent, draft, self.layers)
-
     @torch.inference_mode()
-    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """Judge a tree. The head reads the accepted tokens next, with the target's features."""
-        verdict = self.judge(draft, scored, sampling, rng)
-        self.read_next(scored, verdict)
-        return verdict
-
-    @torch.inference_mode()
-    def read_next(self, scored: Scored, verdict: Verdict) -> None:
+    def observe(self, scored: Scored, verdict: Verdict) -> None:
         """Have the head read, in the next round, the tokens that stand, with the target's states of this one."""
         assert scored.hidden is not None
         stand = to_device([0, *(node + 1 for node in verdict.path)], scored.hidden.device)
         self.unread = self.head.fuse(scored.hidden[stand])
 
-    def judge(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """The exact rule of trees."""
-        return exact_tree(draft, scored, sampling, rng)
 
+class Eagle3(Speculative, Stateless):
+    """Speculative decoding with the head's trees, by the exact rule of trees unless `accept` is another one."""
 
-class Eagle3(Headed, Stateless):
-    """Speculative decoding with the head's trees."""
-
-    lossless = True
-
-    def __init__(self, target: Session, drafter: EagleDrafter, hashes: dict[str, str]) -> None:
-        self.target, self.drafter, self.hashes = target, drafter, hashes
+    def __init__(
+        self, target: Session, drafter: EagleDrafter, hashes: dict[str, str], accept: Accept = exact_tree
+    ) -> None:
+        self.target, self.drafter, self.hashes, self.accept = target, drafter, hashes, accept
+        self.lossless = is_exact(accept)
         self.gamma = drafter.depth + 1
         width = min(drafter.top_k, drafter.head.config.vocab_size)
         self.reach = 1 + min(drafter.most, width + drafter.depth * width**2)

@@ -3,9 +3,8 @@
 The rule is `engine.typical`, exact at temperature 0. That of other methods is their setting `rule`.
 """
 
-from specbench.engine.models.eagle_head import EagleHead, layers_read
+from specbench.engine.models.eagle_head import layers_read
 from specbench.engine.models.pair import Pair
-from specbench.engine.session import Session
 from specbench.engine.types import Method, Watch
 from specbench.methods.heads import eagle3
 from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter
@@ -17,23 +16,10 @@ class Settings(Base, TypicalSettings):
     """Those of eagle3, and of the rule."""
 
 
-class TypicalDrafter(EagleDrafter):
-    """EAGLE-3's drafter, whose trees are judged by what is typical."""
-
-    def __init__(self, head: EagleHead, session: Session, layers: tuple[int, ...], settings: Settings) -> None:
-        super().__init__(head, session, layers, settings.total_tokens, settings.top_k, settings.depth)
-        self.judge = settings.typical()  # type: ignore[method-assign]
-
-
-class TypicalEagle3(Eagle3):
-    """Speculative decoding with the head's trees and typical acceptance."""
-
-    lossless = False
-
-
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """Uses only the pair's target. Raises UserError for a head that does not fit it."""
     head, hashes = eagle3.loaded(settings.head, pair)
     session = eagle3.head_session(head, pair, watch)
-    drafter = TypicalDrafter(head, session, layers_read(pair.models["target"]), settings)
-    return TypicalEagle3(pair.session("target", watch), drafter, hashes)
+    sizes = settings.total_tokens, settings.top_k, settings.depth
+    drafter = EagleDrafter(head, session, layers_read(pair.models["target"]), *sizes)
+    return Eagle3(pair.session("target", watch), drafter, hashes, settings.typical())

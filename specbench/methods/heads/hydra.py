@@ -71,5 +71,5 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     check_target(pair, KIND)
     heads, tree, hashes = loaded(settings, pair, KIND, hydra_heads)
     assert isinstance(heads, HydraHeads)
-    drafter = HydraDrafter(heads, tree, settings.accept(), pair.vocabulary, watch, pair.runtime)
-    return Medusa(pair.session("target", watch), drafter, hashes)
+    drafter = HydraDrafter(heads, tree, pair.vocabulary, watch, pair.runtime)
+    return Medusa(pair.session("target", watch), drafter, hashes, settings.accept())

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from specbench.config import UserError
 from specbench.engine.accept import Accept
-from specbench.engine.lengths import Lengths
+from specbench.engine.drafters import Drafter
 from specbench.engine.models.draft_heads import DraftHeads, MedusaHeads, counted
 from specbench.engine.models.heads import Head, hidden_size, load_once, placed, refuse_damaged
 from specbench.engine.models.pair import Pair
@@ -22,7 +22,8 @@ from specbench.engine.ranked_trees import RankedTree, best_paths, ranked_tree
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.types import Runtime
 from specbench.engine.session import LAST, Session
-from specbench.engine.speculate import Headed, read_once
+from specbench.engine.speculate import Speculative
+from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.rules import TreeSettings, is_exact
 
@@ -38,30 +39,23 @@ class Settings(TreeSettings):
     head: str = Field(description="trained heads: a file, or `auto` (those that ship with the pair)")
 
 
-class RankedDrafter:
+class RankedDrafter(Drafter):
     """Drafts a tree of one shape. The heads read the target's state after the last token that it has read.
 
-    That is the token before the last committed one. So `prefill`, `score` and `accept` are methods here, which keep it.
+    That is the token before the last committed one.
     """
 
+    reads = LAST
+    state: Tensor  # [1, D]
     choose: Callable[..., Tensor]  # the tokens [K] of the tree, on the device
 
-    def __init__(
-        self, heads: Any, tree: RankedTree, rule: Accept, vocabulary: int, watch: Watch, runtime: Runtime = EAGER
-    ) -> None:
+    def __init__(self, heads: Any, tree: RankedTree, vocabulary: int, watch: Watch, runtime: Runtime = EAGER) -> None:
         self.heads, self.chosen = heads, runtime.fixed(self.choose)
-        self.tree, self.rule, self.vocabulary, self.watch = tree, rule, vocabulary, watch
-        self.lengths = Lengths()  # no policy: the tree has one shape
+        self.tree, self.vocabulary, self.watch = tree, vocabulary, watch
 
-    def begin(self, prompt: list[int]) -> None:
-        """Nothing is left of the last prompt: the state is that of the prefill."""
-
-    def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        target.truncate(0)
-        scored = target.forward(prompt, keep=1, hidden=LAST)
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
         assert scored.hidden is not None
-        self.state = scored.hidden[-1:]  # [1, D]
-        return scored
+        self.state = scored.hidden[-1:]
 
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """The tree, at any temperature, for the target to test as point masses. Nothing is copied to the host."""
@@ -71,16 +65,11 @@ class RankedDrafter:
     def fill(self, context: list[int]) -> Tensor:
         """The tokens [K] of the tree."""
 
-    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
-        return read_once(target, recent, draft, LAST)
-
-    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """Judge the tree by the rule. The heads read the state after the last accepted token next."""
+    def observe(self, scored: Scored, verdict: Verdict) -> None:
+        """The heads read the state after the last accepted token next."""
         assert scored.hidden is not None
-        verdict = self.rule(draft, scored, sampling, rng)
         last = verdict.path[-1] + 1 if verdict.path else 0
         self.state = scored.hidden[last : last + 1]
-        return verdict
 
 
 class MedusaDrafter(RankedDrafter):
@@ -100,12 +89,14 @@ class MedusaDrafter(RankedDrafter):
         return ranked[self.tree.depths, self.tree.ranks]
 
 
-class Medusa(Headed, Stateless):
-    """Speculative decoding with trees of ranks."""
+class Medusa(Speculative, Stateless):
+    """Speculative decoding with trees of ranks, by the exact rule of trees unless `accept` is another one."""
 
-    def __init__(self, target: Session, drafter: RankedDrafter, hashes: dict[str, str]) -> None:
-        self.target, self.drafter, self.hashes = target, drafter, hashes
-        self.lossless = is_exact(drafter.rule)
+    def __init__(
+        self, target: Session, drafter: RankedDrafter, hashes: dict[str, str], accept: Accept = exact_tree
+    ) -> None:
+        self.target, self.drafter, self.hashes, self.accept = target, drafter, hashes, accept
+        self.lossless = is_exact(accept)
         self.gamma = len(drafter.tree.levels)
         self.reach = 1 + len(drafter.tree.parents)
 
@@ -156,5 +147,5 @@ def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     """
     heads, tree, hashes = loaded(settings, pair, KIND, medusa_heads)
     assert isinstance(heads, MedusaHeads)
-    drafter = MedusaDrafter(heads, tree, settings.accept(), pair.vocabulary, watch, pair.runtime)
-    return Medusa(pair.session("target", watch), drafter, hashes)
+    drafter = MedusaDrafter(heads, tree, pair.vocabulary, watch, pair.runtime)
+    return Medusa(pair.session("target", watch), drafter, hashes, settings.accept())

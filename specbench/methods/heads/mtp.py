@@ -6,7 +6,6 @@ plain attention and a plain MLP drafts as EAGLE's heads do; all others are compu
 Gemma 4 drafts in their place, from what the target has cached.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ from pydantic import Field
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
-from specbench.engine.accept import exact
-from specbench.engine.lengths import Lengths
+from specbench.engine.drafters import Drafter
 from specbench.engine.models.assistant import USUAL, Assistant, check_reads, is_assistant, load_assistant
 from specbench.engine.models.heads import fingerprint, load_once, shipped
 from specbench.engine.models.mtp import KIND, check_kind, load_modules, stored_modules
@@ -24,7 +22,8 @@ from specbench.engine.models.mtp_drafts import Modules
 from specbench.engine.models.mtp_head import as_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST, Session
-from specbench.engine.speculate import Headed, read_once
+from specbench.engine.speculate import Speculative
+from specbench.engine.trees import exact_draft
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.heads.eagle3 import EagleDrafter, head_session
 
@@ -39,43 +38,34 @@ class Settings(Base):
     )
 
 
-class MtpDrafter:
+class MtpDrafter(Drafter):
     """Drafts the modules' likeliest tokens, at any temperature, for the target to test as point masses."""
+
+    reads = LAST
 
     def __init__(self, modules: Modules | Assistant, vocabulary: int, watch: Watch) -> None:
         self.modules, self.vocabulary, self.watch = modules, vocabulary, watch
-        self.lengths = Lengths()  # no policy: `steps` alone decides
 
-    def begin(self, prompt: list[int]) -> None:
-        """Nothing is left of the last prompt: the states are those of the prefill."""
-
-    def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        target.truncate(0)
-        scored = target.forward(prompt, keep=1, hidden=LAST)
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
         assert scored.hidden is not None
         self.modules.begin(scored.hidden)
-        return scored
 
     @torch.inference_mode()
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         with self.watch.forward("draft", len(self.modules.unread), len(context) - 1, self.modules.steps):
             return Draft(self.modules.draft(context, self.vocabulary), None)
 
-    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
-        return read_once(target, recent, draft, LAST)
-
     @torch.inference_mode()
-    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        verdict = exact(draft, scored, sampling, rng)
+    def observe(self, scored: Scored, verdict: Verdict) -> None:
         assert scored.hidden is not None
         self.modules.follow(scored.hidden[: verdict.accepted + 1])
-        return verdict
 
 
-class Mtp(Headed, Stateless):
+class Mtp(Speculative, Stateless):
     """Speculative decoding with the modules' chains."""
 
     lossless = True
+    accept = staticmethod(exact_draft)  # EAGLE's drafter makes trees, if only of one branch
 
     def __init__(self, target: Session, drafter: MtpDrafter | EagleDrafter, steps: int, hashes: dict[str, str]) -> None:
         self.target, self.drafter, self.hashes = target, drafter, hashes

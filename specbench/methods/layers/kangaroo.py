@@ -13,8 +13,9 @@ from transformers import PreTrainedModel
 from specbench.config import Settings as Base
 from specbench.config import UserError
 from specbench.engine.accept import exact
+from specbench.engine.drafters import Drafter
 from specbench.engine.layer_session import LayerSession
-from specbench.engine.lengths import DraftToken, Lengths
+from specbench.engine.lengths import DraftToken
 from specbench.engine.models.eagle_head import config_of, head_config, stored_settings
 from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.engine.models.heads import Head, hidden_size, load_once, placed, refuse_damaged
@@ -23,7 +24,7 @@ from specbench.engine.runtimes.choose import derived_runtime
 from specbench.engine.runtimes.layers import alone
 from specbench.engine.sampling import draw
 from specbench.engine.session import Session
-from specbench.engine.speculate import Headed
+from specbench.engine.speculate import Speculative
 from specbench.engine.types import Draft, Method, Sampling, Scored, Stateless, Verdict, Watch
 from specbench.methods.lengths.confidence import Confidence
 
@@ -43,32 +44,30 @@ SHAPES = {
 }
 
 
-class ExitDrafter:
+class ExitDrafter(Drafter):
     """Drafts by the target's layers before `exit` and the adapter, one token at a time.
 
-    The first layers read tokens ahead of the others. The states that leave them are kept for `score`, in which the
+    The first layers read tokens ahead of the others. The states that leave them are kept for `finish`, in which the
     others follow; the last drafted token is first read there. The adapter's cache holds the committed text but for its
     last token, and sometimes for one more: after full acceptance it has not read the last drafted token.
     """
 
     def __init__(self, target: LayerSession, adapter: Session, exit: int, threshold: float, watch: Watch) -> None:
         self.target, self.adapter, self.exit, self.watch = target, adapter, exit, watch
-        self.lengths: Lengths = Confidence(threshold, shortest=1)
+        self.reads = (exit,)
+        self.lengths = Confidence(threshold, shortest=1)
 
     def begin(self, prompt: list[int]) -> None:
         self.adapter.truncate(0)
         self.lengths.begin(prompt)
 
     @torch.inference_mode()
-    def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        """The target reads the prompt, and the adapter the states of its exit layer."""
-        target.truncate(0)
-        scored = target.forward(prompt, keep=1, hidden=(self.exit,))
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
+        """The adapter reads the states of the target's exit layer."""
         assert scored.hidden is not None
-        with self.watch.forward("draft", len(prompt), 0):
-            self.adapter.forward(prompt, keep=1, features=scored.hidden)
+        with self.watch.forward("draft", len(tokens), 0):
+            self.adapter.forward(tokens, keep=1, features=scored.hidden)
         self.unread = scored.hidden[:0]  # [n, D]: the states of committed tokens that the adapter has not read
-        return scored
 
     @torch.inference_mode()
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
@@ -98,28 +97,27 @@ class ExitDrafter:
             predictions=self.lengths.predictions(len(tokens)),
         )
 
-    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
-        """One forward: the first layers read the last drafted token, the others follow on the states of all."""
+    def finish(self, target: Session, recent: Sequence[int], draft: Draft, hidden: Sequence[int]) -> Scored:
+        """Score in one forward: the first layers read the last drafted token, the others follow on all states."""
         return self.target.finish({self.exit: self.ahead}, rest=draft.tokens[-1:])
 
-    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        """The exact rule. The adapter forgets the tokens that were rejected."""
+    def observe(self, scored: Scored, verdict: Verdict) -> None:
+        """The adapter forgets the tokens that were rejected."""
         assert scored.hidden is not None
-        verdict = exact(draft, scored, sampling, rng)
         drafted = len(verdict.drafted)
         self.adapter.truncate(len(self.adapter) - max(0, drafted - 1 - verdict.accepted))
         self.unread = scored.hidden[drafted:] if verdict.accepted == drafted else scored.hidden[:0]
-        return verdict
 
 
-class Kangaroo(Headed, Stateless):
+class Kangaroo(Speculative, Stateless):
     """Speculative decoding with the target's first layers."""
 
-    lossless = True
+    lossless = penalised = True
+    accept = staticmethod(exact)
 
     def __init__(self, target: LayerSession, drafter: ExitDrafter, gamma: int, hashes: dict[str, str]) -> None:
         self.target, self.drafter, self.gamma, self.hashes = target, drafter, gamma, hashes
-        self.reach = gamma + 1
+        self.score, self.reach = drafter.finish, gamma + 1
 
 
 def check_target(pair: Pair, method: str = KIND) -> PreTrainedModel:

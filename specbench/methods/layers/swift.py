@@ -13,7 +13,7 @@ from pydantic import Field
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
-from specbench.engine.lengths import Lengths
+from specbench.engine.drafters import Drafter
 from specbench.engine.models.layer_skip import decoder_layers, without
 from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.choose import derived_runtime
@@ -53,7 +53,7 @@ class Settings(Base):
         return (self.gamma - 1) * inner + max(count for _, count in counts) + 1
 
 
-class SelfDrafter:
+class SelfDrafter(Drafter):
     """The target without some of its sublayers, which are chosen again while drafting.
 
     Each round begins with a copy of what the target's layers have cached, and a try with a copy of what they cached of
@@ -63,7 +63,6 @@ class SelfDrafter:
     def __init__(self, target: Session, watch: Watch, settings: Settings) -> None:
         self.target, self.watch, self.settings = target, watch, settings
         self.layers = len(decoder_layers(target.model))
-        self.lengths = Lengths()  # no policy: trees end by `stop_threshold`
         self.restore([])
 
     def begin(self, prompt: list[int]) -> None:

@@ -12,7 +12,6 @@ from pydantic import Field
 
 from specbench.config import Settings as Base
 from specbench.engine.drafters import Drafter
-from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.ngrams import Ngram
 from specbench.engine.types import Draft, Method, Sampling, Watch
@@ -73,7 +72,7 @@ class Index:
         return None
 
 
-class Lookup:
+class Lookup(Drafter):
     """Drafts what followed the end of the text at an earlier place; on a miss nothing, or the last draft again.
 
     `index` makes an empty index. Committed text only grows, so each token is indexed once.
@@ -81,7 +80,6 @@ class Lookup:
 
     def __init__(self, index: Callable[[], Index], reuse: bool, device: torch.device) -> None:
         self.new_index, self.reuse, self.device = index, reuse, device
-        self.lengths = Lengths()
 
     def begin(self, prompt: list[int]) -> None:
         self.index = self.new_index()

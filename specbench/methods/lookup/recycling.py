@@ -6,7 +6,7 @@ draft model, no training, no datastore.
 """
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -15,15 +15,13 @@ from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from specbench.config import Settings as Base
+from specbench.engine.drafters import Drafter
 from specbench.engine.ids import to_device
-from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
-from specbench.engine.speculate import read_in_chunks, read_once, speculate
+from specbench.engine.speculate import Speculative
 from specbench.engine.trees import exact_tree
-from specbench.engine.types import Combination, Draft, Method, Round, Sampling, Scored, Watch
-
-CHUNK = 512  # tokens of a prompt that are read at a time: the logits of a long prompt would fill the memory
+from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Stateless, Verdict, Watch
 
 
 class Settings(Base):
@@ -67,24 +65,9 @@ class Successors:
         best = logits.topk(min(self.count, logits.shape[-1])).indices
         self._read.append((tokens.to("cpu", non_blocking=True), best.to("cpu", non_blocking=True)))
 
-    def learn_tree(self, recent: Sequence[int], draft: Draft, scored: Scored) -> Scored:
-        """Learn from the token before a tree and from each of its tokens, whether they will be accepted or not."""
-        self.learn(torch.cat([to_device(recent[-1:], draft.tokens.device), draft.tokens]), scored.logits)
-        return scored
-
-    def read(self, target: Session, prompt: list[int], hidden: Sequence[int] = ()) -> Scored:
-        """Let the target read a prompt into an empty cache, and learn from every token of it.
-
-        Returns logits of its last chunk, and the hidden states of all its tokens that `hidden` names.
-        """
-        states: list[Tensor] = []
-        start = 0
-        for scored in read_in_chunks(target, prompt, CHUNK, hidden):
-            self.learn(torch.tensor(prompt[start : start + CHUNK]), scored.logits)
-            start += CHUNK
-            if scored.hidden is not None:
-                states.append(scored.hidden)
-        return Scored(scored.logits, hidden=torch.cat(states) if states else None)
+    def learn_tree(self, last: int, draft: Draft, logits: Tensor) -> None:
+        """Learn from the token before a tree and from each of its tokens, by logits [K + 1, V] after them."""
+        self.learn(torch.cat([to_device([last], draft.tokens.device), draft.tokens]), logits)
 
     def of(self, token: int) -> list[int]:
         """The successors of a token, best first. Call it after a wait for the device."""
@@ -135,14 +118,14 @@ def template(nodes: int, levels: int, ranks: int) -> Template:
     return tree
 
 
-class Recycler:
+class Recycler(Drafter):
     """Drafts what `successors` say of the last token, of its successors, and so on, by a template of ranks."""
 
     def __init__(self, settings: Settings, device: torch.device) -> None:
         self.settings, self.device = settings, device
         computed = template(settings.nodes, settings.gamma, settings.successors)
         self.template = of_counts(settings.template, settings) if settings.template else computed
-        self.lengths = Lengths()
+        self.prompt_logits = 0 if settings.prompt else 1
         self.forget()
 
     def forget(self) -> None:
@@ -154,9 +137,13 @@ class Recycler:
         if self.settings.memory == "text":
             self.forget()
 
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
+        self.successors.learn(torch.tensor(tokens[-len(scored.logits) :]), scored.logits)
+
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """A tree of point masses at any temperature."""
-        tokens, parents = grow(self.successors, context[-1], self.template)
+        self.last = context[-1]
+        tokens, parents = grow(self.successors, self.last, self.template)
         ids = torch.tensor(tokens, dtype=torch.long, device=self.device)
         return Draft(ids, None, parents if tokens else None)
 
@@ -188,38 +175,21 @@ def grow(
 State = list[list[int]]  # a row for each token that was read: the token, then its successors
 
 
-class Recycling:
+class Recycling(Speculative, Stateless):
     """Token Recycling."""
 
-    combination: Combination | None = None
-    penalised = True
     lossless = True
+    drafter: Recycler
 
     def __init__(self, target: Session, settings: Settings) -> None:
         self.target, self.settings = target, settings
         self.drafter = Recycler(settings, target.device)
-        self.reach = 1 + settings.nodes
+        self.gamma, self.reach = settings.gamma, 1 + settings.nodes
 
-    def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        gamma = self.settings.gamma
-        return speculate(
-            self.target, self.drafter, exact_tree, gamma, prompt, sampling, rng, self.score, prefill=self.prefill
-        )
-
-    def prefill(self, target: Session, prompt: list[int]) -> Scored:
-        if self.settings.prompt:
-            return self.drafter.successors.read(target, prompt)
-        scored = target.restart(prompt)
-        self.drafter.successors.learn(torch.tensor(prompt[-1:]), scored.logits[-1:])
-        return scored
-
-    def score(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
-        return self.drafter.successors.learn_tree(recent, draft, read_once(target, recent, draft))
-
-    def inputs(self) -> dict[str, str]:
-        return {}
-
-    def check(self, sampling: Sampling) -> None: ...
+    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
+        """The exact rule of trees. What each token teaches, accepted or not, is on its way to the host before."""
+        self.drafter.successors.learn_tree(self.drafter.last, draft, scored.logits)
+        return exact_tree(draft, scored, sampling, rng)
 
     def ended(self, last: Round) -> None:
         """Forget what the last forward taught if the text ended within its draft, as the official code does."""

@@ -6,7 +6,6 @@ from typing import Literal
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from specbench.config import Settings as Base
 from specbench.config import UserError
@@ -77,7 +76,7 @@ class FirstPlace(Lengths):
         return False
 
 
-class Retrieval:
+class Retrieval(Drafter):
     """Drafts a trie: the most frequent continuations of the longest suffix of the context that the store holds.
 
     Suffixes have `shortest` to `longest` tokens, and the trie has at most `nodes`, mostly fewer with `cut`; if nothing
@@ -105,7 +104,6 @@ class Retrieval:
         self.store, self.longest, self.shortest, self.hits, self.nodes = store, longest, shortest, hits, nodes
         self.cut, self.device, self.trigrams, self.iterations = cut, device, trigrams, iterations
         self.model, self.fusion, self.first = model, fusion, first
-        self.lengths = Lengths()
         self.read = 0  # tokens of the text that the tri-grams have counted
 
     def begin(self, prompt: list[int]) -> None:
@@ -137,11 +135,11 @@ class Retrieval:
             return trigrams.searched(self.pair, gamma, known, count, self.iterations)
         return trigrams.likeliest(self.pair, gamma, known, count)
 
-    def learn(self, verdict: Verdict, logits: Tensor) -> None:
-        """Let the tri-grams learn the target's likeliest tokens at verified places, by logits [K + 1, V]."""
+    def observe(self, scored: Scored, verdict: Verdict) -> None:
+        """Let the tri-grams learn the target's likeliest tokens at verified places."""
         if not self.trigrams or self.trigrams.prior is None:
             return
-        rows = logits[[0, *(node + 1 for node in verdict.path)]]
+        rows = scored.logits[[0, *(node + 1 for node in verdict.path)]]
         best = wide(rows).softmax(-1).topk(min(FOLLOWERS, rows.shape[-1]))
         text = [*self.pair, *(verdict.drafted[node] for node in verdict.path)]
         for place, (tokens, chances) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True)):
@@ -214,19 +212,11 @@ class Rest(DraftedMethod):
     """
 
     lossless = True
-    drafter: Retrieval
+    accept = staticmethod(exact_tree)
 
     def __init__(self, target: Session, drafter: Retrieval, settings: Settings, contents: str) -> None:
-        self.target, self.drafter, self.settings, self.contents = target, drafter, settings, contents
+        self.target, self.drafter, self.settings, self.hashes = target, drafter, settings, {"datastore": contents}
         self.gamma, self.reach = settings.gamma, settings.reach()
-
-    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        verdict = exact_tree(draft, scored, sampling, rng)
-        self.drafter.learn(verdict, scored.logits)
-        return verdict
-
-    def inputs(self) -> dict[str, str]:
-        return {**super().inputs(), "datastore": self.contents}
 
 
 def drafter(settings: Settings, tokenizer: str | None, device: torch.device) -> Retrieval:

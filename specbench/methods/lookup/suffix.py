@@ -12,13 +12,11 @@ import torch
 from pydantic import Field
 
 from specbench.config import Settings as Base
-from specbench.engine.accept import exact
 from specbench.engine.drafters import Drafter, ModelDrafter
-from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Session
-from specbench.engine.trees import exact_tree
-from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
+from specbench.engine.trees import exact_draft
+from specbench.engine.types import Draft, Method, Round, Sampling, Watch
 from specbench.methods.drafting import DraftedMethod, bounded
 from specbench.methods.lookup.suffix_automaton import END, Automaton, Match
 
@@ -52,7 +50,7 @@ class Settings(Base):
         return 1 + max(self.gamma, self.fallback_gamma if self.fallback == "draft" else 0)
 
 
-class SuffixDrafter:
+class SuffixDrafter(Drafter):
     """Drafts from an automaton of the text and one of earlier answers; of equal expectations the text's own counts.
 
     Where fewer than `fallback_score` tokens are expected, `model` drafts, if there is one.
@@ -60,7 +58,6 @@ class SuffixDrafter:
 
     def __init__(self, settings: Settings, device: torch.device, model: Drafter | None = None) -> None:
         self.settings, self.device, self.model = settings, device, model
-        self.lengths = Lengths()
         self.forget()
 
     def forget(self) -> None:
@@ -191,14 +188,12 @@ class Suffix(DraftedMethod):
 
     penalised = True
     lossless = True
+    accept = staticmethod(exact_draft)
     drafter: SuffixDrafter
 
     def __init__(self, target: Session, drafter: SuffixDrafter, settings: Settings) -> None:
         self.target, self.drafter, self.settings = target, drafter, settings
         self.gamma, self.reach = settings.gamma, settings.reach()
-
-    def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
-        return (exact if draft.parents is None else exact_tree)(draft, scored, sampling, rng)
 
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
         self.answer: list[int] = []

@@ -14,18 +14,16 @@ from pydantic import Field
 from torch import Tensor
 
 from specbench.engine.accept import predicting_rows, weigh
-from specbench.engine.lengths import Lengths
+from specbench.engine.drafters import Drafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import pick, probabilities
 from specbench.engine.session import Session
-from specbench.engine.speculate import read_in_chunks, speculate
 from specbench.engine.trees import tree_test
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
 from specbench.methods.drafting import DraftedMethod
 from specbench.methods.lookup.pld import Retrieval
 
 RAW = Sampling(1.0)
-CHUNK = 512  # tokens of a prompt that are read at a time: the logits of a long prompt would fill the memory
 
 
 class Settings(Retrieval):
@@ -40,21 +38,25 @@ class Settings(Retrieval):
         return 1 + self.gamma * (1 + self.candidates)
 
 
-class Aligned:
+class Aligned(Drafter):
     """Drafts what followed the end of the text in the prompt, and next to it what the target would have said there.
 
-    It looks up the prompt only, since the prefill computes the logits there. `candidates` [P] must be set before the
-    first draft: for each prompt token, the tokens that the target would choose next.
+    It looks up the prompt only, since the prefill computes the logits there.
     """
+
+    prompt_logits = 0
+    rng: torch.Generator  # which the candidates are drawn with; set before each text
 
     def __init__(self, settings: Settings, device: torch.device) -> None:
         self.settings, self.device = settings, device
-        self.lengths = Lengths()
-        self.candidates: list[list[int]] = []
 
     def begin(self, prompt: list[int]) -> None:
         self.index = self.settings.index()
         self.index.extend(prompt)
+        self.candidates: list[list[int]] = []  # [P]: for each prompt token, what the target would choose next
+
+    def observe_prompt(self, tokens: list[int], scored: Scored) -> None:
+        self.candidates += choose(scored.logits, self.settings, self.rng).tolist()
 
     def propose(self, context: list[int], gamma: int, sampling: Sampling, rng: torch.Generator) -> Draft:
         """A tree of at most γ levels, the looked-up token first in each; or an empty draft."""
@@ -79,17 +81,12 @@ class AASD(DraftedMethod):
     rescues = True
 
     def __init__(self, target: Session, settings: Settings) -> None:
-        self.target, self.settings, self.reach = target, settings, settings.reach
+        self.target, self.settings, self.reach, self.gamma = target, settings, settings.reach, settings.gamma
         self.drafter: Aligned = Aligned(settings, target.device)
 
     def rounds(self, prompt: list[int], sampling: Sampling, rng: torch.Generator) -> Iterator[Round]:
-        def prefill(target: Session, prompt: list[int]) -> Scored:
-            scored, self.drafter.candidates = read_prompt(target, prompt, self.settings, rng)
-            return scored
-
-        return speculate(
-            self.target, self.drafter, self.accept, self.settings.gamma, prompt, sampling, rng, prefill=prefill
-        )
+        self.drafter.rng = rng
+        return super().rounds(prompt, sampling, rng)
 
     def accept(self, draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator) -> Verdict:
         """From the context on, go to the likeliest child that stands, until none does; then emit.
@@ -116,19 +113,6 @@ class AASD(DraftedMethod):
         threshold = self.settings.beta - self.settings.alpha * torch.special.entr(p).sum(-1)
         least = predicting_rows(draft, torch.minimum(threshold, p.amax(-1)))
         return predicting_rows(draft, p).gather(-1, draft.tokens[:, None])[:, 0] >= least
-
-
-def read_prompt(
-    target: Session, prompt: list[int], settings: Settings, rng: torch.Generator
-) -> tuple[Scored, list[list[int]]]:
-    """Read a prompt of P tokens into an empty cache, in chunks.
-
-    Returns the logits of its last chunk, and the target's candidates after each prompt token: [P] lists of token ids.
-    """
-    candidates = []
-    for scored in read_in_chunks(target, prompt, CHUNK):
-        candidates.append(choose(scored.logits, settings, rng))
-    return scored, torch.cat(candidates).tolist()
 
 
 def choose(logits: Tensor, settings: Settings, rng: torch.Generator) -> Tensor:

@@ -118,7 +118,7 @@ def match(draft: Draft, scored: Scored, sampling: Sampling, rng: torch.Generator
     return Tested(draft.tokens == first[:count], first), draft.tokens == pick(p[:count], rng)
 
 
-class Greedy:
+class Greedy(Drafter):
     """A drafter that proposes its likeliest tokens at any temperature."""
 
     def __init__(self, drafter: Drafter) -> None:
@@ -131,7 +131,7 @@ class Greedy:
         return self.drafter.propose(context, gamma, Sampling(), rng)
 
 
-class LookupDrafter:
+class LookupDrafter(Drafter):
     """A draft model that guesses its own next tokens by prompt lookup and verifies them in one forward.
 
     It proposes what the model alone would, the same tokens at T = 0 and the same distribution at T > 0, in fewer

@@ -27,7 +27,7 @@ class Settings(DraftSettings):
     head: str = Field(description="trained head: a file, or `auto` (the one that ships with the pair)")
 
 
-def read_states(target: Session, recent: Sequence[int], draft: Draft) -> Scored:
+def read_states(target: Session, recent: Sequence[int], draft: Draft, hidden: Sequence[int] = ()) -> Scored:
     """One forward over the last committed token and the draft: logits [K + 1, V] and last hidden states [K + 1, D]."""
     return target.forward(unread(recent, draft), hidden=LAST)
 
@@ -45,7 +45,7 @@ class Judge(DraftedMethod):
     score = staticmethod(read_states)
 
     def __init__(self, target: Session, drafter: Drafter, settings: Settings, head: Head) -> None:
-        self.target, self.drafter, self.settings, self.head = target, drafter, settings, head
+        self.target, self.drafter, self.settings, self.hashes = target, drafter, settings, head.hashes()
         self.gamma, self.reach = settings.gamma, settings.gamma + 1
         wide = torch.promote_types(target.model.dtype, torch.float32)
         self.weight = head.tensors["weight"].to(target.device, wide)  # [D]
@@ -64,9 +64,6 @@ class Judge(DraftedMethod):
         states = scored.hidden[1:].to(self.weight.dtype)
         weighed = weigh(draft, scored, sampling, rng, columns=[torch.addmv(self.bias, states, self.weight)])
         return weighed.rescue(lambda i: weighed.columns[0][i] > self.log_odds)
-
-    def inputs(self) -> dict[str, str]:
-        return {**super().inputs(), **self.head.hashes()}
 
 
 def shapes(pair: Pair) -> dict[str, tuple[int, ...]]:

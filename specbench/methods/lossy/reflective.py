@@ -45,7 +45,7 @@ class Reflective(DraftedMethod):
         score = self.read_twice if self.reflects else read_once
         return speculate(self.target, self.drafter, exact, gamma, prompt, sampling, rng, score, recent)
 
-    def read_twice(self, target: Session, recent: Sequence[int], draft: Draft) -> Scored:
+    def read_twice(self, target: Session, recent: Sequence[int], draft: Draft, hidden: Sequence[int] = ()) -> Scored:
         """One forward over [last, d_1..K, reflective prompt, position prefix, d_1..K]: fused logits [K + 1, V].
 
         The position prefix, the end of the verified text, shows the target where its second reading begins. Positions

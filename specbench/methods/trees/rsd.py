@@ -18,7 +18,6 @@ from specbench.config import UserError
 from specbench.engine.accept import Accept
 from specbench.engine.drafters import Drafter
 from specbench.engine.ids import to_device
-from specbench.engine.lengths import Lengths
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import pick, probabilities, waits, wide
 from specbench.engine.session import Session
@@ -57,12 +56,11 @@ class TreeSpeculation(Speculative, Stateless):
         self.reach = most + 1
 
 
-class TreeDrafter:
+class TreeDrafter(Drafter):
     """A draft model that grows a tree. Its cache keeps only the text: accepted tokens are read again."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.lengths = Lengths()  # no policy: settings alone decide the size of a tree
 
     def begin(self, prompt: list[int]) -> None:
         self.session.restart(prompt)

@@ -28,11 +28,12 @@ from specbench.engine.models.block_head import BlockHead, first_mix, spread
 from specbench.engine.models.heads import Head
 from specbench.engine.sampling import probabilities
 from specbench.engine.session import Session
+from specbench.engine.speculate import read_once, read_prompt
 from specbench.engine.types import Draft, Sampling
 from specbench.methods.blocks import dflash
 from specbench.methods.blocks.dflash import BlockDrafter, DFlash, Slots, block_head
 from specbench.training.answered import Answered
-from specbench_extras.deer.deer import Deer, TextDrafter
+from specbench_extras.deer.deer import TextDrafter
 from specbench_extras.dflash.fit import SlotTraining, new_head
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
@@ -48,12 +49,12 @@ def drafter(model: BlockHead, block: int = 5, proposal: str = "likeliest", vocab
     return made(model, Session(model, "draft", vocabulary=vocabulary), block, proposal)
 
 
-def method(architecture: str, model: BlockHead, block: int = 5, proposal: str = "likeliest") -> DFlash | Deer:
+def method(architecture: str, model: BlockHead, block: int = 5, proposal: str = "likeliest") -> DFlash:
     return decoding(Session(pair(architecture)[0], "target"), drafter(model, block, proposal))
 
 
-def decoding(target: Session, used: Slots) -> DFlash | Deer:
-    return (Deer if isinstance(used, TextDrafter) else DFlash)(target, used, {})
+def decoding(target: Session, used: Slots) -> DFlash:
+    return DFlash(target, used, {})
 
 
 # The head
@@ -143,21 +144,22 @@ def test_the_cache_equals_a_recomputation_after_any_rounds(rounds, length, kind)
     rng = torch.Generator(DEVICE).manual_seed(length)
     used.begin(context)
     if isinstance(used, BlockDrafter):
-        used.prefill(target, context)
+        read_prompt(target, used, context)
     context = [*context, 7]
     for accepted, token in rounds:
         draft = used.propose(context, 4, GREEDY, rng)
         if isinstance(used, TextDrafter):  # reads nothing of the target
             context += [*draft.tokens[:accepted].tolist(), token]
             continue
-        scored = used.score(target, context[-1:], draft)
+        scored = read_once(target, context[-1:], draft, used.reads)
         # What the target would accept is chosen: the rule sees logits that prefer the draft up to there.
         wanted = scored.logits.clone()
         wanted[torch.arange(accepted), draft.tokens[:accepted]] = 1e4
         if accepted < 4:
             wanted[accepted, draft.tokens[accepted]] = -1e4
-        verdict = used.accept(draft, scored._replace(logits=wanted), GREEDY, rng)
+        verdict = exact(draft, scored._replace(logits=wanted), GREEDY, rng)
         assert verdict.accepted == accepted
+        used.observe(scored, verdict)
         target.keep(len(context), verdict.path)
         context += [*verdict.drafted[:accepted], token]
     used.lattice(context)  # which reads the rest

@@ -177,7 +177,7 @@ class Table:
     def __init__(self, rows):
         self.rows = rows.double()
 
-    def restart(self, prompt):
+    def restart(self, prompt, *_):
         return Scored(self.rows[prompt[-1:]])
 
     def catch_up(self, context, hidden=()):
@@ -204,7 +204,7 @@ def three_tokens(arbiter, candidates, p_kept, sampling=PLAIN, gamma=3, texts=150
     law = np.einsum("i,ij,jk->ijk", mixed[0], mixed, mixed)
 
     class Target(Table):
-        def restart(self, prompt):
+        def restart(self, prompt, *_):
             return Scored(first[:1])
 
     settings = Settings(**{**SHIPPED, "gamma": gamma, "candidates": candidates})

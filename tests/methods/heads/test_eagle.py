@@ -63,7 +63,7 @@ def test_trees_are_those_of_its_own_code():
         drafter = EagleDrafter(head, Session(head, "draft", vocabulary=head.config.vocab_size), (), *case["size"])
         states = own.numbers(1000 + case["seed"], 14, (3 if case["kind"] == "eagle3" else 1) * own.WIDTH)
         drafter.begin(text[:10])
-        drafter.follow(text[:10], Scored(states[:0], hidden=states[:10]))
+        drafter.observe_prompt(text[:10], Scored(states[:0], hidden=states[:10]))
         for end, expected in zip((10, 13), case["rounds"], strict=True):
             if end > 10:
                 drafter.unread = head.fuse(states[10:end])

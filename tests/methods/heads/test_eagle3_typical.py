@@ -20,7 +20,8 @@ from specbench.engine.session import Session
 from specbench.engine.types import Draft, Sampling, Scored
 from specbench.engine.typical import Typical
 from specbench.measure.manifest import follows_target
-from specbench.methods.heads.eagle3_typical import Settings, TypicalDrafter, TypicalEagle3
+from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter
+from specbench.methods.heads.eagle3_typical import Settings
 
 SHIPPED = config.load_method("eagle3-typical").values
 
@@ -160,7 +161,8 @@ def test_rounds_equal_a_decoder_without_cache(architecture):
     changes = {"total_tokens": 16, "top_k": 4, "depth": 3, "epsilon": 0.05, "delta": 0.2}
     chosen = config.validated(Settings, {**SHIPPED, **changes}, "eagle3-typical")
     session = Session(head, "draft", vocabulary=head.config.vocab_size)
-    method = TypicalEagle3(Session(target, "target"), TypicalDrafter(head, session, layers_read(target), chosen), {})
+    drafter = EagleDrafter(head, session, layers_read(target), 16, 4, 3)
+    method = Eagle3(Session(target, "target"), drafter, {}, chosen.typical())
     prompt, _ = lively_prompt(architecture, 12, 30)
     _, rounds = decode(method, prompt, 24, RAW)
     text, rescued = [*prompt, *rounds[0].tokens], 0

@@ -98,8 +98,8 @@ def trained(kind: str, architecture: str, epochs: int = 25) -> DraftHeads:
 def method(kind, target, model, nodes=9, runtime=EAGER, watch=None, accuracies=ACCURACIES, rule=exact_tree) -> Medusa:
     tree = ranked_tree(best_paths(accuracies, nodes), target.device)
     session = Session(target, "target", watch, runtime=runtime)
-    drafter = DRAFTER[kind](model, tree, rule, target.config.vocab_size, watch or Unwatched())
-    return Medusa(session, drafter, {})
+    drafter = DRAFTER[kind](model, tree, target.config.vocab_size, watch or Unwatched())
+    return Medusa(session, drafter, {}, rule)
 
 
 def weights_of(model):
@@ -206,14 +206,11 @@ def test_a_state_that_is_one_token_late_is_found():
     """The defect that a wrong hand-over of the state would be: other drafts, though the text stays."""
     prompt, text = lively_prompt("llama", 12, 30)
     used, right = (method("medusa", pair("llama")[0], trained("medusa", "llama")) for _ in range(2))
-    accept = used.drafter.accept
 
-    def late(draft, scored, *given):
-        verdict = accept(draft, scored, *given)
+    def late(scored, verdict):
         used.drafter.state = scored.hidden[:1]
-        return verdict
 
-    used.drafter.accept = late
+    used.drafter.observe = late
     tokens, rounds = decode(used, prompt, 30)
     assert tokens == text and len(rounds) > len(decode(right, prompt, 30)[1])
 

@@ -11,7 +11,6 @@ from specbench.engine.models.draft_heads import HydraHeads, MedusaHeads
 from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.engine.ranked_trees import ranked_tree
 from specbench.engine.session import Unwatched
-from specbench.engine.trees import exact_tree
 from specbench.methods.heads.hydra import HydraDrafter
 from specbench.methods.heads.medusa import MedusaDrafter
 from specbench.methods.lengths.specdecpp import AcceptanceHead
@@ -63,7 +62,7 @@ def test_medusas_heads():
         }
         shared = {name: name.replace(f".{name[2]}.", f".{layers - 1}.", 1) for name in names}
         load(heads, weights(shapes_of(heads), seed), shared)
-        drafter = MedusaDrafter(heads, ranked_tree(TREE, torch.device(DEVICE)), exact_tree, WORDS, Unwatched())
+        drafter = MedusaDrafter(heads, ranked_tree(TREE, torch.device(DEVICE)), WORDS, Unwatched())
         drafter.state = numbers(seed, 1, WIDTH).to(DEVICE)
         read = torch.cat([heads.of_state(head, drafter.state) for head in range(3)])
         assert torch.allclose(read.cpu(), torch.tensor(case["logits"], dtype=torch.float64), atol=2e-6)
@@ -83,7 +82,7 @@ def test_hydras_drafts():
         parts = [f"hydra_mlp.{head}.{{}}.linear.{part}" for head in range(3) for part in ("weight", "bias")]
         shared = {part.format(at): part.format(layers - 1) for part in parts for at in range(1, layers)}
         load(heads, weights(shapes_of(heads), seed), shared)
-        drafter = HydraDrafter(heads, ranked_tree(TREE, torch.device(DEVICE)), exact_tree, WORDS, Unwatched())
+        drafter = HydraDrafter(heads, ranked_tree(TREE, torch.device(DEVICE)), WORDS, Unwatched())
         drafter.state = numbers(seed, 1, WIDTH).to(DEVICE)
         draft = drafter.propose([0, case["last"]], 3, GREEDY, torch.Generator())
         found = paths(draft.tokens.tolist(), draft.parents)

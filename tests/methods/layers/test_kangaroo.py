@@ -182,13 +182,13 @@ def test_states_that_are_one_token_late_are_found():
     """The defect that a wrong hand-over of states would be."""
     used = method(pair("llama")[0], trained("llama"), threshold=0.01)
     prompt, text = lively_prompt("llama", 12, 30)
-    score = used.drafter.score
+    score = used.score
 
     def late(*given):
         used.drafter.ahead = used.drafter.ahead.roll(1, 0)
         return score(*given)
 
-    used.drafter.score = late
+    used.score = late
     assert decode(used, prompt, 12)[0] != text[:12]
 
 

@@ -15,6 +15,7 @@ from recalled import recalled
 from refusals import one_line_error
 
 from specbench import config
+from specbench.engine import speculate
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling, Scored
 from specbench.methods.lookup import recycling
@@ -191,7 +192,7 @@ def test_a_long_prompt_is_read_in_chunks(monkeypatch):
     model, prompt = oracle.tiny("llama", seed=3, vocab=16).to(DEVICE), [1, 5, 2, 9, 3, 3, 8]
     settings = sized(successors=3, nodes=10, gamma=3)
     one = [decode(Recycling(Session(model, "target"), settings), prompt, 12)]
-    monkeypatch.setattr(recycling, "CHUNK", 3)
+    monkeypatch.setattr(speculate, "CHUNK", 3)
     one.append(decode(Recycling(Session(model, "target"), settings), prompt, 12))
     drafted = [[r.verdict.drafted for r in rounds[1:]] for _, rounds in one]
     assert one[0][0] == one[1][0] and drafted[0] == drafted[1]

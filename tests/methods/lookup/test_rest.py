@@ -228,7 +228,7 @@ def test_trigrams_learn_by_hand(stored):
     # The target said, after … 9 5: 7 (.9) or 6 (.1); and after 5 7, which stood: 0.
     logits = torch.full((2, 96), -torch.inf)
     logits[0, 7], logits[0, 6], logits[1, 0] = math.log(0.9), math.log(0.1), 0.0
-    one.learn(Verdict((0,), 0, [7], [7], [1.0]), logits)
+    one.observe(Scored(logits), Verdict((0,), 0, [7], [7], [1.0]))
     assert one.trigrams.followers((9, 5))[:2] == [(7, pytest.approx(0.9)), (6, pytest.approx(0.1))]
     assert one.trigrams.followers((5, 7))[0] == (0, 1.0)
     one.begin([])
@@ -236,7 +236,7 @@ def test_trigrams_learn_by_hand(stored):
     still = drafter(stored([[1, 2, 3], [1, 2, 3]]), ngram=3)
     still.begin([])
     still.propose(text, 2, GREEDY, torch.Generator())
-    still.learn(Verdict((0,), 0, [7], [7], [1.0]), logits)
+    still.observe(Scored(logits), Verdict((0,), 0, [7], [7], [1.0]))
     assert still.trigrams.followers((1, 2)) == [(3, 1.0)] and still.trigrams.followers((9, 5)) == []
 
 

@@ -16,6 +16,7 @@ from refusals import one_line_error
 
 from specbench import config
 from specbench.engine.session import Session
+from specbench.engine.trees import exact_draft
 from specbench.engine.types import Round, Sampling
 from specbench.methods.lookup import suffix
 from specbench.methods.lookup.suffix import Settings, Suffix, SuffixDrafter, drafter
@@ -286,9 +287,8 @@ def test_samples_from_the_target(sampling, form):
 
 
 def test_a_greedy_test_of_sampled_texts_is_found(monkeypatch):
-    original = suffix.exact_tree
-    wrong = lambda draft, scored, sampling, rng: original(draft, scored, GREEDY, rng)  # noqa: E731
-    monkeypatch.setattr(suffix, "exact_tree", wrong)
+    wrong = lambda draft, scored, sampling, rng: exact_draft(draft, scored, GREEDY, rng)  # noqa: E731
+    monkeypatch.setattr(suffix.Suffix, "accept", staticmethod(wrong))
     assert drawn(Sampling(1.0)).p < ALPHA
 
 

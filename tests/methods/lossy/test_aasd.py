@@ -16,11 +16,11 @@ from refusals import one_line_error
 from watched import reads_of_tensors
 
 from specbench import config
-from specbench.engine import trees
+from specbench.engine import speculate, trees
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Sampling, Scored
 from specbench.methods.lossy import aasd
-from specbench.methods.lossy.aasd import AASD, Settings, read_prompt
+from specbench.methods.lossy.aasd import AASD, Settings
 
 SHIPPED = config.load_method("aasd").values
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
@@ -138,10 +138,13 @@ def test_candidates_are_the_targets_own_whatever_the_chunks(monkeypatch, archite
         for end in range(1, length + 1):
             logits = oracle.next_logits(model, torch.tensor(prompt[:end], device=DEVICE).tolist())
             expected.append(logits.argsort(descending=True)[:3].tolist())
-        monkeypatch.setattr(aasd, "CHUNK", 7)
+        monkeypatch.setattr(speculate, "CHUNK", 7)
         session.forward([1, 2, 3])  # something of an earlier text
-        scored, result = read_prompt(session, prompt, chosen(candidates=3), torch.Generator())
-        assert result == expected
+        drafting = aasd.Aligned(chosen(candidates=3), torch.device(DEVICE))
+        drafting.begin(prompt)
+        drafting.rng = torch.Generator()
+        scored = speculate.read_prompt(session, drafting, prompt)
+        assert drafting.candidates == expected
         assert torch.allclose(scored.logits[-1], logits, atol=1e-4) and session.tokens == prompt
 
 
@@ -178,7 +181,7 @@ CHANGES = (
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 @mostly_long("name", MODELS, ("gemma2", "repetitive"))
 def test_rounds_equal_a_decoder_without_cache(monkeypatch, name, changes):
-    monkeypatch.setattr(aasd, "CHUNK", 8)
+    monkeypatch.setattr(speculate, "CHUNK", 8)
     model = MODELS[name]()
     (prompt,) = oracle.prompts(1, length=20, vocab=16, seed=4)
     text, rounds = decode(method_of(model, **changes), prompt, 30)
@@ -218,7 +221,7 @@ def test_the_reference_meets_every_case():
 
 @architectures
 def test_a_threshold_of_the_likeliest_is_the_target_alone(monkeypatch, architecture):
-    monkeypatch.setattr(aasd, "CHUNK", 10)
+    monkeypatch.setattr(speculate, "CHUNK", 10)
     for length in (1, 15, 50):
         prompt, text = lively_prompt(architecture, length, 40)
         assert decode(method_of(pair(architecture)[0], alpha=0, beta=1), prompt, 40)[0] == text

@@ -61,7 +61,7 @@ class Official:
     def __len__(self):
         return len(self.text)
 
-    def restart(self, prompt):
+    def restart(self, prompt, *_):
         self.truncate(0)
         return self.forward(prompt)
 

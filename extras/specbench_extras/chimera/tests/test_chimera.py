@@ -19,6 +19,7 @@ from specbench import config
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import Head
 from specbench.engine.session import LAST, Session
+from specbench.engine.speculate import read_prompt
 from specbench.engine.types import Sampling
 from specbench.methods.heads.eagle3 import Eagle3
 from specbench.training.answered import Answered, blocks
@@ -103,7 +104,7 @@ def test_the_head_equals_one_without_cache(architecture, length):
     session = Session(model, "draft", vocabulary=96)
     drafter = ChimeraDrafter(model, session, LAST, 16, 4, 3)
     drafter.begin(text[:-1])
-    drafter.prefill(target, text[:-1])
+    read_prompt(target, drafter, text[:-1])
     features = drafter.features(text)
     root = session.forward(text[-len(features) :], keep=1, hidden=LAST, features=features)
     first = session.forward([3], parents=[-1], features=root.hidden[-1:], hidden=LAST)

@@ -17,6 +17,7 @@ from specbench.cli import app
 from specbench.engine.models import folders
 from specbench.engine.models.heads import read_head
 from specbench.engine.session import Session
+from specbench.engine.speculate import read_prompt
 from specbench.methods import module
 from specbench.methods.blocks import dflash
 from specbench.methods.blocks.dflash import block_head
@@ -81,7 +82,7 @@ def test_a_released_head_drafts_what_its_own_weights_say(tmp_path, pocket, monke
     expected = lattice(weights, table, output, states.double(), 8, 5, heads=4, groups=2, eps=1e-5, theta=500.0)
     drafter = dflash.BlockDrafter(model, Session(model, "draft", vocabulary=2048), 5, "likeliest")
     drafter.begin(text[:-1])
-    drafter.prefill(pocket.session("target"), text[:-1])
+    read_prompt(pocket.session("target"), drafter, text[:-1])
     assert torch.allclose(drafter.lattice(text).double(), expected, atol=1e-3) and expected.std() > 0.1
     values = {**config.load_method(kind).values, "head": str(file)}
     method = module(kind).build(module(kind).Settings(**values), pocket, None)

@@ -13,7 +13,6 @@ from specbench.config.specs import Constraint
 from specbench.engine.constraint import Constrained, Constraining, Grammars
 from specbench.engine.generate import Ending, Limits, decode_text
 from specbench.engine.models.pair import Pair
-from specbench.engine.penalties import OFF
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Sampling
 from specbench.measure.prepare import build
@@ -44,7 +43,7 @@ def answer_of(method, sampling=Sampling(), rng=None):  # noqa: B008
 
 def test_what_is_forced_by_hand(pair):
     """After the first letter six letters follow; `ab` is one token, and its `c` might have begun another one."""
-    follower = Constrained(pair.constraining, OFF, Unwatched())
+    follower = Constrained(pair.constraining, None, Unwatched())
     assert follower.forced([]) == [], "a and b are both allowed"
     forced = follower.forced([0])
     assert "".join(letters.TEXTS[token] for token in forced) in ("ccabcc", "ccabc", "ccab") and 3 in forced

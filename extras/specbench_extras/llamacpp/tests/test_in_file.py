@@ -7,7 +7,7 @@ import torch
 from written_gguf import END, TURN, write
 
 from specbench.config import ModelSpec, UserError
-from specbench.engine.models.quantize import is_quantized, stored_bytes
+from specbench.engine.models.identity import is_quantized, stored_bytes
 from specbench.engine.runtimes.types import Unsupported
 from specbench_extras.llamacpp import in_file
 from specbench_extras.llamacpp.in_file import check_kept, empty, file_of, load_in_file

@@ -136,7 +136,7 @@ def test_records_tell_branches_apart(tmp_path):
 
 def test_what_ships_and_what_is_refused():
     method = build(made(), "mirror", branches=2)
-    assert method.lossless and method.reach == 6 + 7 * 2 * 6 and method.drafter.exit == 1
+    assert method.lossless and method.reach == 6 + 7 * 2 * 6 and method.drafter.reads == (1,)
     one_layer = oracle.tiny("llama", num_hidden_layers=1)
     with one_line_error("mirror reads states between two layers, but the target of made has one; use sps"):
         build(made(one_layer), "mirror", branches=2)

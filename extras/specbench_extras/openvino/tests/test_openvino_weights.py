@@ -18,8 +18,8 @@ from word_models import pair_of
 
 from specbench.config import ModelSpec
 from specbench.engine.models import cost, quantize
+from specbench.engine.models.identity import is_quantized
 from specbench.engine.models.pair import load_pair
-from specbench.engine.models.quantize import is_quantized
 from specbench.engine.runtimes import choose
 
 pytest.importorskip("openvino")

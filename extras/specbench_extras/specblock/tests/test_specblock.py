@@ -17,6 +17,7 @@ from transformers import LlamaConfig
 from specbench import config
 from specbench.engine.models.heads import Head
 from specbench.engine.session import Session
+from specbench.engine.speculate import read_prompt
 from specbench.engine.trees import exact_tree
 from specbench.engine.types import Sampling
 from specbench_extras.specblock import specblock
@@ -203,7 +204,7 @@ def test_a_draft_branches_by_the_rank_heads_classes(monkeypatch):
     used = tiny("llama", head("llama"), blocks=1, nodes=50)
     prompt = oracle.prompts(1, length=9)[0]
     used.drafter.begin(prompt)
-    used.drafter.prefill(used.target, prompt)
+    read_prompt(used.target, used.drafter, prompt)
     draft = used.drafter.propose([*prompt, 5], 9, GREEDY, torch.Generator(DEVICE))
     assert draft.parents == (-1, -1, -1, 0, 0, 3, 3, 3) and draft.probs is None
     assert set(draft.tokens.tolist()) <= set(range(0, 96, 2)), "of the draft vocabulary"
@@ -308,7 +309,7 @@ def test_siblings_are_different_tokens(seed):
     used = tiny("llama", head("llama", seed=seed), nodes=60, branches=(3, 3, 3, 3))
     prompt = oracle.prompts(1, length=9, seed=seed)[0]
     used.drafter.begin(prompt)
-    used.drafter.prefill(used.target, prompt)
+    read_prompt(used.target, used.drafter, prompt)
     grown = used.drafter.tree([*prompt, 5])
     places = list(zip(grown.parents, grown.tokens, strict=True))
     assert len(places) == len(set(places)) > 40

@@ -19,6 +19,7 @@ from specbench import config
 from specbench.engine.models.eagle_head import layers_read
 from specbench.engine.models.heads import write_head
 from specbench.engine.session import Session
+from specbench.engine.speculate import read_prompt
 from specbench.engine.types import Sampling, Scored
 from specbench.methods.heads.eagle3 import EagleDrafter, Grown, eagle_head
 from specbench.training.eagle3.fit import new_head
@@ -81,7 +82,7 @@ def test_trees_are_those_of_its_own_code():
             used = Specialists(drafters, merge)
             used.begin(text[:10])
             for drafter in drafters:
-                drafter.follow(text[:10], Scored(states[:0], hidden=states[:10]))
+                drafter.observe_prompt(text[:10], Scored(states[:0], hidden=states[:10]))
             draft = used.propose(text[:11], case["size"][2] + 1, Sampling(), torch.Generator())
             drafts.append(set(paths(draft.tokens.tolist(), draft.parents)))
         together, surer, expected = drafts
@@ -116,8 +117,7 @@ def test_heads_together_draft_what_each_drafts_alone(monkeypatch, merge):
         for model in models:
             (one,) = method("llama", [model], False).drafter.drafters
             one.begin(context)
-            scored = one.read_prompt(Session(pair("llama")[0], "target"), context[:-1])
-            one.follow(context[:-1], scored)
+            read_prompt(Session(pair("llama")[0], "target"), one, context[:-1])
             grown = one.tree(context)
             leaves = paths(model.ids[grown.tokens].tolist(), grown.parents.tolist())
             alone.append((leaves, confidence(grown, joint=True)))

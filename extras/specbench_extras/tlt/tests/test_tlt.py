@@ -19,7 +19,7 @@ from specbench.engine.session import Session
 from specbench.engine.types import Sampling, Verdict
 from specbench.methods.heads import eagle3
 from specbench.methods.trees.eagle2 import Growing
-from specbench_extras.tlt.tlt import HeadBandit, Settings, Sized, SizedHead, Strategies, TreeBandit
+from specbench_extras.tlt.tlt import Settings, Sized, SizedHead, Strategies, TreeBandit
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 SIZES = ((2, 2, 4), (3, 3, 9), (4, 1, 4))
@@ -123,7 +123,7 @@ def test_a_head_drafts_trees_of_the_chosen_sizes_and_texts_stay_the_targets(arch
     bandit = Strategies([1.0] * 3, epsilon=0.3, window=99)
     session = Session(head, "draft", vocabulary=head.config.vocab_size)
     drafter = SizedHead(head, session, layers_read(target), SIZES, bandit)
-    method = HeadBandit(Session(target, "target"), drafter, {"head": "hash"})
+    method = TreeBandit(Session(target, "target"), drafter, {"head": "hash"})
     prompt, text = lively_prompt(architecture, 12, 40)
     tokens, rounds = decode(method, prompt, 40)
     assert tokens == text

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from specbench.measure import forecast as module
-from specbench.measure.forecast import Forecast
+from specbench.measure import work as module
+from specbench.measure.work import Forecast
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from specbench.engine.rounding import off
+from specbench.engine.runtimes.reference import off
 
 INF, NAN = math.inf, math.nan
 

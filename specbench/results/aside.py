@@ -1,4 +1,8 @@
-"""What the GPUs of a run did while it decoded, in its `gpu.json`: clocks, power, heat, and whether they were slowed."""
+"""What a run keeps aside from its tables.
+
+`gpu.json`: what its GPUs did while it decoded: clocks, power, heat, and whether they were slowed. `apart.json`: its
+seconds, by what they were spent on.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +11,9 @@ from specbench.base.folder import Member
 from specbench.base.untrusted import read_json
 from specbench.config import UserError
 
-FILE = "gpu.json"
+GPUS, SECONDS = "gpu.json", "apart.json"
+PARTS = ("loading", "warm-up", "prefill", "decoding", "scoring")  # of `total`; the rest has no name
+TOTAL = "total"
 # Of NVML's reasons for lower clocks, those that slow work down; others are idleness and settings.
 SLOWDOWNS = {0x04: "power cap", 0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
 
@@ -34,3 +40,13 @@ def read_slowed(path: Member) -> str:
         return slowed(read_json(path)) if path.folder.has(path.name) else ""
     except UserError:
         return ""
+
+
+def read_seconds(path: Member) -> dict[str, float]:
+    """The seconds of a run's file, by what they were spent on."""
+    try:
+        stored = read_json(path) if path.folder.has(path.name) else {}
+    except UserError:  # a damaged file is worth no more than the seconds in it
+        return {}
+    items = stored.items() if isinstance(stored, dict) else ()
+    return {what: seconds for what, seconds in items if isinstance(seconds, float)}
