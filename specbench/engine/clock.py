@@ -93,7 +93,7 @@ class Lap:
     def first(self, model: str) -> float | None:
         """Seconds of the first forward pass of one model; None if there is none, or if they are not known."""
         first = next((f for f in self.forwards if f.model == model), None)
-        return first and (first.seconds if first.passes == 1 else first.first or None)
+        return None if first is None else first.seconds if first.passes == 1 else first.first or None
 
     @property
     def busy(self) -> float:
