@@ -35,6 +35,7 @@ def main(documents: str = "3", out: str | None = None) -> int:
     torch.set_num_threads(1)
     watch = Stopwatch(torch.device("cpu"))
     both = read_pair(PAIR)
+    assert both.draft
     alone = PairSpec(name="hybrid-draft", description="", target=both.draft)
     cases: dict[Case, Pair] = {("gated delta", "vanilla", "-"): load_pair(both, device="cpu")}
     cases |= {("gated delta", name, way): load_pair(both, device="cpu") for name in METHODS for way in OF_TARGET}
