@@ -20,6 +20,7 @@ V = 4  # tokens of the vocabulary
 class Table:
     """A session whose next token hangs on the last one and on how many there are: no model, so thousands are cheap."""
 
+    trees = True
     device = torch.device(DEVICE)
 
     def __init__(self, vocabulary: int, seed: int) -> None:

@@ -172,6 +172,7 @@ Q = torch.tensor([[0.1, 1.5, 0.0, -1.0], [1.2, 0.0, -0.5, 0.7], [-0.8, 1.0, 0.4,
 class Table:
     """A session of a model that is a table of logits [V, V]."""
 
+    trees = True
     device = torch.device("cpu")
 
     def __init__(self, rows):

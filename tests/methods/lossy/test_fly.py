@@ -53,6 +53,7 @@ def official_scores(tokens: list[int], draft: bool) -> list[float]:
 class Official:
     """A session over them; the target tells `first` after the prompt."""
 
+    trees = True
     device = torch.device("cpu")
 
     def __init__(self, draft: bool, first: int = 0) -> None:
