@@ -3,8 +3,9 @@
     python tools/recipes/simulate_errors.py results/reference/simulate-errors.csv runs/lengths [PAIR…] [--processor]
 
 Decodes with each pair by `sps` at γ = 1, 2, 4 and 8, or goes on with the runs in the folder: pocket, pocket-weak,
-smollm2 and qwen2.5-coder unless pairs are named, in some minutes on an idle machine. With `--processor` times are those of the process and not of the wall clock, which another process cannot lengthen by taking its turn; it still
-shares the memory.
+smollm2 and qwen2.5-coder unless pairs are named, in some minutes on an idle machine. With `--processor` times are those
+of the process on one thread, and not of the wall clock, which another process cannot lengthen by taking its turn; it
+still shares the memory.
 """
 
 import os
