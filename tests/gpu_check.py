@@ -36,7 +36,9 @@ NOT_GATES = {
     "test_settings.py": "reads settings",
     **{f"test_{name}_training.py": TRAINS for name in ("chimera", "gto", "specblock", "speckv")},
     **{f"test_{name}_training.py": TRAINS for name in ("dflash", "draft_heads", "judge", "kangaroo")},
-    **dict.fromkeys(("test_released_heads.py", "test_block_released.py"), "reads files of the host"),
+    **{f"test_{name}.py": TRAINS for name in ("acceptance_training", "soft_labels", "cospec_reward")},
+    **{f"test_{name}.py": "reads files of the host" for name in ("released_heads", "block_released", "datastore")},
+    **{f"test_released_{name}.py": "reads files of the host" for name in ("eagle3", "acceptance", "forms")},
     **dict.fromkeys(("test_importers.py", "test_other_tools.py", "test_servers.py"), "reads files of the host"),
     **dict.fromkeys(("test_recipes.py", "test_bench.py"), "needs lm-eval, or prints a command"),
     **dict.fromkeys(("test_draft_losses.py", "test_vocabulary_size.py", "test_cos_theory.py"), "computes on the CPU"),
@@ -45,8 +47,9 @@ NOT_GATES = {
     },
     **{
         f"test_{name}.py": READS
-        for name in ("arbitrator_reads", "drafts", "rules", "transport", "tree_rules", "tree_sizes")
+        for name in ("arbitrator_reads", "counterfactual", "drafts", "leaderboard", "leaderboard_page", "rules")
     },
+    **{f"test_{name}.py": READS for name in ("serving", "transport", "tree_rules", "tree_sizes")},
 }
 NEEDED = (
     *("torch", "transformers", "peft", "safetensors", "pytest", "hypothesis", "typer", "rich"),

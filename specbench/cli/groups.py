@@ -328,6 +328,21 @@ class JudgedAgain(ReadAgain):
         )
 
 
+@dataclass(frozen=True)
+class DecodedAgain(ReadAgain):
+    """The same, where the methods of a run decode again, those of installed packages too."""
+
+    allow_entry_point: AllowEntryPoint = None
+
+    def permitted(self) -> AbstractContextManager[None]:
+        return permitted(
+            self.trust_remote_code,
+            self.allow_pickle,
+            entry_points=self.allow_entry_point,
+            fetch_models=self.fetch_models,
+        )
+
+
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Let a command take groups of options: Typer sees each field of such a dataclass as a separate parameter."""
     parameters = inspect.signature(command).parameters.values()

@@ -13,10 +13,9 @@ from specbench.cli.groups import Machine, Models, Staffed, with_groups
 from specbench.cli.options import AllowCodeExecution, RunOut, Set, known
 from specbench.config import UserError
 from specbench.permissions import permitted
-from specbench.results.importers import tools
-from specbench.training import importers
+from specbench.results import importers
 
-Tool = Enum("Tool", {name.replace("-", "_"): name for name in (*tools(), *importers.names())}, type=str)  # type: ignore[misc]
+Tool = Enum("Tool", {name.replace("-", "_"): name for name in (*importers.tools(), *importers.heads())}, type=str)  # type: ignore[misc]
 AllowConditions = Annotated[
     list[str] | None,
     Option(
@@ -260,23 +259,22 @@ def import_(
 
     `specbench import eagle-head EAGLE-Vicuna-7B-v1.3 --pair target=lmsys/vicuna-7b-v1.3 --out head.safetensors`
     """
-    from specbench.results.importers import import_files
-
     with user_errors(), permitted(fetch_models=True):
-        if tool.value in importers.names():
+        if tool.value in importers.heads():
             if len(files) != 1 or pair is None or baseline or method or by_category or before or allow_mismatch:
                 raise UserError(f"{tool.value} takes one folder, --pair and --out; nothing else")
             check_names(pair)
-            if not files[0].is_dir() and not importers.of_hub(tool.value):
+            module = importers.importer(tool.value)
+            if not files[0].is_dir() and not getattr(module, "HUB", False):
                 raise UserError(f"{files[0]}: there is no such folder; give that of the head's checkpoint")
-            kind = tool.value.removesuffix(importers.END)
+            kind = tool.value.removesuffix(importers.HEAD)
             suite = "specdecpp" if kind == "specdecpp" else "math"
-            head = importers.importer(tool.value).import_head(files[0], pair, out, kind)
+            head = module.import_head(files[0], pair, out, kind)
             say(f"head: {head}")
             use = f"--method {kind} --pair {pair} --suite {suite} --set {kind}.head={head}"
             say(f"next: specbench run {use}")
             return
         allowed = allow_mismatch or []
-        made = import_files(tool.value, files, baseline, method, pair, out, by_category, before, allowed)
+        made = importers.import_files(tool.value, files, baseline, method, pair, out, by_category, before, allowed)
         say(f"records: {made}/")
         say(f"next:    specbench show {made}")

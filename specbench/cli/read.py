@@ -48,13 +48,6 @@ class Kind(str, Enum):
     architectures = "architectures"
 
 
-class Rows(str, Enum):
-    """What a row of a leaderboard is."""
-
-    method = "method"
-    run = "run"
-
-
 Plot = Enum("Plot", {name.replace("-", "_"): name for name in KINDS}, type=str)  # type: ignore[misc]
 
 
@@ -210,31 +203,6 @@ def report(
 
     with user_errors(), permitted(trust_remote_code, fetch_models=fetch_models):
         comparison.report(runs, out, allow_mismatch or [])
-
-
-def leaderboard(
-    runs: Runs,
-    out: Annotated[Path, Option(help="FILE.html, .csv or .md")] = Path("leaderboard.html"),
-    by: Annotated[
-        Rows, Option(help="method: runs that repeat each other are pooled; run: each by itself, in their order")
-    ] = Rows.method,
-    sort: Annotated[str | None, Option(help="a column: largest first; COLUMN:asc: smallest first")] = None,
-) -> None:
-    """Write one sortable table of many runs: a row for each pair, task and method, with what it was measured on.
-
-    Runs of other machines, versions, dtypes, runtimes, documents or prompts may be given: they are in groups, and
-    speeds are compared within a group only. A page also has the figures run by run, as a history.
-
-    `specbench leaderboard runs/one runs/other --out leaderboard.html`
-
-    `specbench leaderboard runs/one runs/other --out history.csv --by run`
-
-    `specbench leaderboard runs/one runs/other --out leaderboard.md --sort speedup`
-    """
-    from specbench.report import leaderboard_page
-
-    with user_errors():
-        leaderboard_page.leaderboard(runs, out, by.value, sort)
 
 
 def trace(

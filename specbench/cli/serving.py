@@ -6,20 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from specbench.base.console import PlainConsole, progress
 from specbench.cli.errors import check_out, numbers, user_errors, whole_numbers
 from specbench.cli.groups import Machine, Texts, with_groups
 from specbench.cli.options import (
     AllowCodeExecution,
-    AllowEntryPoint,
     AllowLeak,
-    AllowPickle,
     CellsOut,
-    FetchModels,
     Printed,
-    TrustRemoteCode,
     known,
 )
 from specbench.config import UserError
@@ -192,37 +188,3 @@ def _rates(text: str | None, to_saturation: bool) -> tuple[float, ...]:
                 f"which lets all requests come at once{stretched}"
             )
     return rates
-
-
-def serving(
-    run: Annotated[Path, Argument(help="a finished run folder, with vanilla among its methods")],
-    out: CellsOut = None,
-    format: Annotated[Printed, Option(help="how to print it")] = Printed.table,
-    trust_remote_code: TrustRemoteCode = False,
-    allow_pickle: AllowPickle = False,
-    allow_entry_point: AllowEntryPoint = None,
-    fetch_models: FetchModels = False,
-) -> None:
-    """What the methods of a run cost to serve: memory by part, and how much later the first token comes.
-
-    Times are the run's own; for memory its models are loaded again, and its longest text is decoded by each method.
-
-    `specbench serving runs/one --out runs/tables/measured/cospec-table11.csv`
-    """
-    from specbench.papers import cells
-    from specbench.report.finding import show
-    from specbench.results.stored import stored_run
-
-    allowed = permitted(trust_remote_code, allow_pickle, entry_points=allow_entry_point, fetch_models=fetch_models)
-    with user_errors(), allowed:
-        check_out(out)
-        stored = stored_run(run)
-
-        from specbench.report.views.serving import view  # after the run is found, for these imports take seconds
-        from specbench.studies import serving as study
-
-        with progress("serving", len(stored.plan.methods), aside=format is not Printed.table) as advance:
-            figures = study.serving(stored, advance)
-        show(view(figures), format.value)
-        if out:
-            cells.write_cells(out, cells.serving(stored, figures))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from specbench.analysis.complementarity import Complementarity
-from specbench.analysis.counterfactual import METRICS, Counterfactual
 from specbench.base import files
 from specbench.base.escape import csv_text
 from specbench.base.stats import Interval
@@ -20,11 +19,10 @@ from specbench.papers.published import Figure, papers
 from specbench.results.stored import StoredRun
 
 if TYPE_CHECKING:  # its studies run models
-    from specbench.studies.serving import Serving
     from specbench.studies.throughput import Throughput
 
 PAPER = "cospec"
-COMPLEMENTARITY, COUNTERFACTUAL, THROUGHPUT, LOAD, SERVING = 2, 3, 9, 10, 11  # its tables
+COMPLEMENTARITY, THROUGHPUT, LOAD = 2, 9, 10  # its tables
 FIELDS = list(Figure.model_fields)
 
 Cells = Sequence[tuple[str, str, float | Interval, str]]  # method, metric, value and unit, as the paper calls them
@@ -45,23 +43,8 @@ def complementarity(run: StoredRun, figures: Complementarity) -> list[dict[str, 
         for method in methods.itertuples():
             if not math.isnan(method.recovery):
                 label = paper_label(specs[method.method], figures.pair)
-                cells.append((label, "CoSpec recovery", _interval(method._asdict(), "recovery", 100), "%"))
+                cells.append((label, "CoSpec recovery", interval(method._asdict(), "recovery", 100), "%"))
         rows += as_cells(COMPLEMENTARITY, figures.pair, task.task, figures.temperature, cells)
-    return rows
-
-
-def counterfactual(run: StoredRun, figures: Counterfactual) -> list[dict[str, Any]]:
-    """The kinds of states; the table names no task. No cell where nothing is defined."""
-    spec = next(spec for spec in run.plan.methods if spec.name == figures.method)
-    label, rows = paper_label(spec, figures.pair), []
-    for kind in figures.kinds.to_dict("records"):
-        cells = [
-            (label, metric, _interval(kind, name, 100), "%")
-            for name, metric in METRICS.items()
-            if not math.isnan(kind[name])
-        ]
-        setting = f"category={kind['kind']}"
-        rows += as_cells(COUNTERFACTUAL, figures.pair, "", run.plan.temperature, cells, setting)
     return rows
 
 
@@ -74,32 +57,10 @@ def throughput(figures: "Throughput", methods: Sequence[MethodSpec]) -> list[dic
             continue
         cells: list[tuple[str, str, float | Interval, str]] = [(label, "Throughput", row["tokens_per_s"], "tokens/s")]
         if row["speedup"] == row["speedup"]:
-            cells.append((label, "Speedup", _interval(row, "speedup"), "x"))
+            cells.append((label, "Speedup", interval(row, "speedup"), "x"))
         setting = f"batch_size={row['batch']}"
         rows += as_cells(THROUGHPUT, figures.pair, "", figures.temperature, cells, setting)
     return rows
-
-
-def serving(run: StoredRun, figures: "Serving") -> list[dict[str, Any]]:
-    """The methods that the paper's table has; no cell where nothing is known."""
-    labels = labels_of(run.plan.methods, figures.pair, SERVING)
-    cells: list[tuple[str, str, float, str]] = []
-    for row in figures.table.to_dict("records"):
-        if (label := labels.get(row["method"])) is None:
-            continue
-        total = row["peak"] if row["peak"] == row["peak"] else row["total"]
-        cells.append((label, "Serving memory", total * 1e-9, "GB"))
-        if row["method"] != "vanilla":
-            cells.append((label, "Time to first token overhead", 100 * (row["first_token"] - 1), "%"))
-        cells += [
-            (label, metric, row[name], "count")
-            for name, metric in (
-                ("arbitrator_forwards", "Arbitrator forwards per round"),
-                ("rollouts", "RL rollouts per prompt"),
-                ("prompts", "Prompts per update"),
-            )
-        ]
-    return as_cells(SERVING, figures.pair, "", figures.temperature, [row for row in cells if row[2] == row[2]])
 
 
 def load(
@@ -114,7 +75,7 @@ def load(
             continue
         cells: list[tuple[str, str, float | Interval, str]] = [(label, "Throughput", row["tokens_per_s"], "tokens/s")]
         if row["method"] != "vanilla":
-            cells.append((label, "Speedup", _interval(row, "throughput_ratio"), "x"))
+            cells.append((label, "Speedup", interval(row, "throughput_ratio"), "x"))
         rows += as_cells(LOAD, pair, "", temperature, cells, f"request_rate={names[row['rate']]:g}")
     return rows
 
@@ -157,7 +118,7 @@ def as_cells(
     return rows
 
 
-def _interval(row: dict[Any, Any], name: str, scale: float = 1.0) -> Interval:
+def interval(row: dict[Any, Any], name: str, scale: float = 1.0) -> Interval:
     """A figure of a row with its bounds."""
     return Interval(*(scale * float(row.get(column, math.nan)) for column in (name, f"{name}_low", f"{name}_high")))
 

@@ -62,7 +62,7 @@ def write_page(
     columns = _columns(summary)
     page_parts.write(
         path,
-        "page.html.j2",
+        page_parts.HERE / "page.html.j2",
         title=f"specbench: {', '.join(figures.looks)}",
         nonce=hashlib.sha256(b"".join(data.values())).hexdigest()[:24],
         css=page_parts.source("page.css"),

@@ -25,17 +25,17 @@ def source(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
 
 
-def write(path: Path, template: str, **values: Any) -> None:
-    """Write a page. Raises UserError if the file cannot be written."""
+def write(path: Path, template: Path, **values: Any) -> None:
+    """Write a page; its template may import those of this folder. Raises UserError if the file cannot be written."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
+        loader=jinja2.FileSystemLoader([template.parent, HERE]),
         autoescape=True,
         finalize=_visible,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    text = environment.get_template(template).render(**values)
+    text = environment.get_template(template.name).render(**values)
     try:
         files.write_text(path, text)
     except OSError as error:

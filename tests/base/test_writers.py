@@ -19,7 +19,8 @@ from specbench.methods.lossy import csd_memory
 from specbench.papers import cells
 from specbench.report.plots import style
 from specbench.results import records
-from specbench.training import checkpoint, collected, rest
+from specbench.training import checkpoint, collected
+from specbench_extras.datastore import build as datastore
 
 PACKAGE = Path(files.__file__).parents[1]
 EXTRAS = PACKAGE.parent / "extras" / "specbench_extras"
@@ -31,7 +32,7 @@ APART = {
     ("base/files.py", "write_json"): "by `write_text`",
     ("base/folder.py", "whole"): "it is `whole` itself, in an open folder",
     ("results/lock.py", "_owned"): "a lock is made in place",
-    ("training/rest.py", "__init__"): "into a folder next to it, which is renamed",
+    ("datastore/build.py", "__init__"): "into a folder next to it, which is renamed",
     ("drafts/train.py", "write_model"): "into a folder next to it, which is renamed",
     ("cli/__init__.py", "main"): "in the place of outputs that were closed, to nowhere",
     ("training/checkpoint.py", "save_checkpoint"): "into memory; the file is whole",
@@ -174,9 +175,9 @@ def test_a_datastore_is_whole_or_not_there(at, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", sometimes)
     with pytest.raises(OSError, match="No space left"):
-        rest.build([[1, 2, 3]] * 4, tmp_path / "store", 8, "0" * 16, {})
+        datastore.build([[1, 2, 3]] * 4, tmp_path / "store", 8, "0" * 16, {})
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
-    rest.build([[1, 2, 3]] * 4, tmp_path / "store", 8, "0" * 16, {})
+    datastore.build([[1, 2, 3]] * 4, tmp_path / "store", 8, "0" * 16, {})
     assert rest_datastore.read_about(tmp_path / "store").tokens == 12
     assert [path.name for path in tmp_path.iterdir()] == ["store"]

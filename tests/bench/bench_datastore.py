@@ -22,7 +22,7 @@ from specbench.engine.models.tokenizer import load_tokenizer, vocabulary_hash
 from specbench.engine.types import Sampling
 from specbench.methods.lookup import rest
 from specbench.methods.lookup.rest_datastore import Datastore, find_datastore
-from specbench.training.rest import SHARD, build
+from specbench_extras.datastore.build import SHARD, build
 
 VOCABULARY = 128_000
 DOCUMENT = 1000  # tokens

@@ -16,7 +16,6 @@ from specbench.analysis import metrics, roofline
 from specbench.analysis import trace as tracing
 from specbench.analysis.acceptance import acceptance
 from specbench.analysis.complementarity import complementarity
-from specbench.analysis.counterfactual import draw_states, estimated_seconds, reached_states
 from specbench.analysis.frontier import frontier
 from specbench.analysis.rejections import rejections, rescues
 from specbench.analysis.simulate import Options, simulate
@@ -39,6 +38,7 @@ from specbench.studies import profile
 from specbench.training.csd import rejected_pairs
 from specbench_extras.collaboration.analysis import collaboration
 from specbench_extras.collaboration.view import view as collaboration_view
+from specbench_extras.counterfactual.analysis import draw_states, estimated_seconds, reached_states
 from specbench_extras.drafts.two_readings import texts_to_read
 from specbench_extras.multidraft.study import first_levels
 

@@ -47,18 +47,18 @@ from specbench.report.views.roofline import ceiling_notes
 from specbench.results import ceilings
 from specbench.results.importers import read as read_of_tool
 from specbench.results.importers.foreign import write as write_run
-from specbench.studies.counterfactual import Store
 from specbench.tasks.prompts import PromptFile
 from specbench.training import recipe
 from specbench.training.checkpoint import load_checkpoint, save_checkpoint
 from specbench.training.collected import put_table, read_collected, state_column, states_of
 from specbench.training.csd_texts import beginnings
-from specbench.training.eagle3 import released as eagle_head
-from specbench.training.rest import _of_file, build
-from specbench.training.specdecpp import released as acceptance_head
+from specbench_extras.counterfactual.study import Store
+from specbench_extras.datastore.build import _of_file, build
+from specbench_extras.eagle import released_eagle3 as eagle_head
 from specbench_extras.mt_judge.score import _remember
 from specbench_extras.other_tools import spec_bench, vllm
 from specbench_extras.replay.study import read_traces
+from specbench_extras.specdecpp import released as acceptance_head
 
 WORDS = Pair("made", {"target": SimpleNamespace()}, TOKENIZER)  # no reader of these files asks a model
 CPU = torch.device("cpu")

@@ -7,7 +7,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from specbench.analysis.counterfactual import EXAMPLE, method_of
 from specbench.analysis.metrics import of_method
 from specbench.analysis.rejections import DOCUMENT
 from specbench.analysis.trace import REJECTED, RESCUED
@@ -16,8 +15,9 @@ from specbench.base.hashes import stable_seed
 from specbench.config import UserError
 from specbench.methods.collaborative.cospec import CoSpec, Learned
 from specbench.results.stored import StoredRun
-from specbench.studies.branches import Player
 from specbench_extras.arbitrator.analysis import ASIS, CHANGES, Dependence, dependence
+from specbench_extras.counterfactual.analysis import EXAMPLE, method_of
+from specbench_extras.counterfactual.branches import Player
 
 
 class Reader(Protocol):

@@ -1,8 +1,8 @@
 """What an arbitrator's decisions owe to the target's tokens: by change, and by task where there are several."""
 
 from specbench.report.finding import Finding, Sheet
-from specbench.report.views.counterfactual import percent
 from specbench_extras.arbitrator.analysis import CHANGES, TOGETHER, Dependence
+from specbench_extras.counterfactual.view import percent
 
 HARDLY = 0.1  # of the decisions, with the whole interval
 

@@ -17,7 +17,9 @@ from specbench.config import Settings, UserError, load_pair, validated
 from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import load_pair as load_models
 from specbench.methods.heads.eagle3 import check_target
-from specbench.training.released import (
+from specbench_extras.chimera.chimera import KIND, chimera_head
+from specbench_extras.chimera.chimera_head import READ
+from specbench_extras.released import (
     LayerConfig,
     attention_shapes,
     check_reads,
@@ -25,8 +27,6 @@ from specbench.training.released import (
     mlp_shapes,
     read_tensors,
 )
-from specbench_extras.chimera.chimera import KIND, chimera_head
-from specbench_extras.chimera.chimera_head import READ
 
 OUTPUT = "chimera_head.0.0.weight"
 PARTS = ("trimlp", "fast_layer1", "chimera_head")

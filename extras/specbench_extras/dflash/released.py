@@ -24,8 +24,8 @@ from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import load_pair as load_models
 from specbench.methods.blocks.dflash import KIND, MIXED, block_head
 from specbench.methods.heads.eagle3 import check_target
-from specbench.training.released import LayerConfig, check_tensors, is_copy, read_tensors
-from specbench.training.released_forms import in_one_form
+from specbench_extras.released import LayerConfig, check_tensors, is_copy, read_tensors
+from specbench_extras.released_forms import in_one_form
 
 HUB = True  # a checkpoint may be a name on the hub
 

@@ -1,4 +1,4 @@
-"""The recipe of a draft model's training (suites/training/draft-*.yaml, one for each paper)."""
+"""The recipe of a draft model's training (recipes/draft-*.yaml, one for each paper)."""
 
 from typing import Any, Literal, Protocol
 

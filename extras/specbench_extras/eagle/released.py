@@ -20,7 +20,7 @@ from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import load_pair as load_models
 from specbench.methods.heads.eagle import feature_head
 from specbench.methods.heads.eagle3 import check_target
-from specbench.training.released import (
+from specbench_extras.released import (
     EagleLayer,
     attention_shapes,
     check_reads,

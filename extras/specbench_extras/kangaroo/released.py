@@ -17,7 +17,7 @@ from specbench.config import UserError, load_pair
 from specbench.engine.models.heads import Head, write_head
 from specbench.engine.models.pair import load_pair as load_models
 from specbench.methods.layers.kangaroo import KIND, check_target, exit_adapter
-from specbench.training.released import LayerConfig, attention_shapes, check_reads, check_tensors, read_head
+from specbench_extras.released import LayerConfig, attention_shapes, check_reads, check_tensors, read_head
 
 REMEDY = "name the folder of an adapter that Kangaroo's authors released, or one of the same form"
 # Layers before the adapter, by the target's: those of Vicuna 7B (official README) and 13B (our inference).

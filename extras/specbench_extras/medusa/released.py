@@ -21,7 +21,7 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.models.pair import load_pair as load_models
 from specbench.methods.heads import hydra, medusa
 from specbench.methods.heads.medusa import Make, of_file
-from specbench.training.released import read_tensors
+from specbench_extras.released import read_tensors
 
 AGAIN = "download the released heads again"
 # How often each rank is right is in no checkpoint. Our inference: the authors tell of about 60 % for the first head's

@@ -1,4 +1,4 @@
-"""The recipes of Draft-OPD (arXiv 2605.29343) for heads (suites/training/*-draft-opd.yaml)."""
+"""The recipes of Draft-OPD (arXiv 2605.29343) for heads (recipes/*-draft-opd.yaml)."""
 
 from pydantic import Field
 

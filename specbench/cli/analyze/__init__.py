@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from specbench.cli.analyze import records, texts
+from specbench.cli.analyze import records
 from specbench.cli.analyze.shared import Analyses
 from specbench.config import plugins
 
@@ -18,7 +18,6 @@ ANALYSES = (
     records.acceptance,
     records.frontier,
     records.complementarity,
-    texts.counterfactual,
     records.strength,
 )
 

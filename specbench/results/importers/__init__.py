@@ -4,18 +4,21 @@ What a file does not hold stays null, and metrics that need it are NaN. No text 
 Two columns of `records.SAMPLES` are for files with a total but not its parts: `new_tokens` (the first one included) and
 `wall_seconds` (prefill and decoding together).
 
-What reads a tool's files are entry points of the group `specbench.importers`, whose names have no `-head` at the end:
-modules with `read(path)`, which returns `foreign.Figures`. One that takes more declares it in `OPTIONS`.
+Importers are entry points of the group `specbench.importers`. One of a tool's files is a module with `read(path)`,
+which returns `foreign.Figures`; if it takes more, it declares that in `OPTIONS`. One of released heads has a name that
+ends in `-head`: a module with `import_head(checkpoint, pair, out, kind)`, which writes a head file and returns its
+path; if a checkpoint may be a name on the hub, it has a true `HUB`.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from specbench.base.errors import did_you_mean
 from specbench.config import UserError, plugins
 
-HEAD = "-head"  # at the end of the name of what imports a released head
+HEAD = "-head"
 OPTIONS = {
     "by_category": "--by-category is for spec-bench and speed-bench; {} has no categories",
     "before": "--before is for vllm; {} has no scrapes",
@@ -27,9 +30,20 @@ def tools() -> list[str]:
     return [name for name in plugins.entries("importers") if not name.endswith(HEAD)]
 
 
+def heads() -> list[str]:
+    """The kinds of released heads that can be imported, with `-head`."""
+    return [name for name in plugins.entries("importers") if name.endswith(HEAD)]
+
+
+def importer(name: str) -> ModuleType:
+    """The module of one of `tools` or `heads`. Whoever calls it says which packages may run."""
+    module: ModuleType = plugins.entries("importers")[name].load()
+    return module
+
+
 def read(tool: str, path: Path, **options: Any) -> Sequence[Any]:
     """The `foreign.Figures` in a file of a tool, with those of OPTIONS that it takes."""
-    figures: Sequence[Any] = plugins.entries("importers")[tool].load().read(path, **options)
+    figures: Sequence[Any] = importer(tool).read(path, **options)
     return figures
 
 
@@ -66,7 +80,7 @@ def import_files(
         raise UserError("--before goes with a single later scrape; import several one by one")
     options = {"by_category": by_category, "before": before}
     given = {name: value for name, value in options.items() if value}
-    taken = getattr(plugins.entries("importers")[tool].load(), "OPTIONS", ())
+    taken = getattr(importer(tool), "OPTIONS", ())
     if lacking := given.keys() - set(taken):
         raise UserError(OPTIONS[lacking.pop()].format(tool))
     from specbench.results.importers.foreign import write

@@ -28,7 +28,7 @@ from specbench.engine.types import Draft, Sampling, Scored, Verdict
 from specbench.methods.lookup import rest
 from specbench.methods.lookup.rest import FirstPlace, Rest, Retrieval, Settings, affordable, frequent
 from specbench.methods.lookup.rest_datastore import END, Datastore, find_datastore
-from specbench.training.rest import build as build_store
+from specbench_extras.datastore.build import build as build_store
 
 SHIPPED = config.load_method("rest").values
 ALPHA = 1e-3

@@ -18,13 +18,14 @@ from specbench import config
 from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
-from specbench.training import heads, released
+from specbench.training import heads
 from specbench.training.recipe import load_recipe
 from specbench_extras.chimera import chimera
 from specbench_extras.chimera import released as released_chimera
 from specbench_extras.chimera import train as trainer
 from specbench_extras.chimera.fit import ChimeraTraining
 from specbench_extras.eagle.recipe import StateRecipe
+from specbench_extras.released import LayerConfig
 
 TEXT = [5, 17, 900, 33, 210, 8]
 PARTS = ("trimlp", "fast_layer1", "chimera_head")
@@ -171,7 +172,7 @@ def test_a_released_head_drafts_what_its_own_weights_say(tmp_path, bundled, outp
 def test_the_shapes_are_those_of_the_released_heads_for_vicuna_7b():
     """202 million numbers in the layer, 151 + 50 in the encoder, 2 x 131 in the output layer."""
     facts = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "vocab_size": 32000}
-    sizes = released_chimera.shapes(released.LayerConfig(**facts), 32000)
+    sizes = released_chimera.shapes(LayerConfig(**facts), 32000)
     millions = [
         round(sum(math.prod(shape) for name, shape in sizes.items() if name.startswith(part)) / 1e6) for part in PARTS
     ]

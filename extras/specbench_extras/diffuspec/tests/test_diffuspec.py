@@ -17,7 +17,7 @@ from specbench.engine.session import Session
 from specbench.engine.types import Sampling, Verdict
 from specbench.methods.blocks.dflash import DFlash, block_head
 from specbench.methods.lookup.rest_datastore import Datastore
-from specbench.training.rest import build as build_store
+from specbench_extras.datastore.build import build as build_store
 from specbench_extras.dflash.fit import new_head
 from specbench_extras.diffuspec import diffuspec
 from specbench_extras.diffuspec.diffuspec import Adaptive, Ngrams, PathDrafter, Settings, consistent_path, lattice_of

@@ -1,0 +1,1 @@
+"""`specbench leaderboard`: one sortable table of many runs, in groups that were measured alike."""
