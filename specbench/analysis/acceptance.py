@@ -26,7 +26,7 @@ NEEDED = "`specbench run --method specdecpp --suite pocket` makes a run that can
 
 
 @dataclass(frozen=True)
-class Tested:
+class TestedTokens:
     """Predictions and outcomes; each row has DOCUMENT, `prediction` and `accepted`."""
 
     tokens: pd.DataFrame  # draft tokens that the target tested, with `confidence`: q(d), NaN if not recorded
@@ -131,7 +131,7 @@ def predicting(run: StoredRun) -> list[MethodSpec]:
     return [spec for spec in run.plan.methods if spec.name in names]
 
 
-def tested_tokens(run: StoredRun, method: str) -> Tested:
+def tested_tokens(run: StoredRun, method: str) -> TestedTokens:
     """The draft tokens and drafts of `method` that have both a prediction and an outcome.
 
     Raises UserError if records are damaged, or the predictions are not probabilities.
@@ -145,7 +145,7 @@ def tested_tokens(run: StoredRun, method: str) -> Tested:
         raise UserError(f"the predictions of {method} in {run.folder} are not probabilities; {NEEDED}")
     if tokens.empty:
         raise UserError(f"{run.folder}: no draft token of {method} was both scored and tested; longer drafts have some")
-    return Tested(tokens, drafts, rescued, unscored, unseen)
+    return TestedTokens(tokens, drafts, rescued, unscored, unseen)
 
 
 def _flattened(run: StoredRun, batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table, int, int, int]:

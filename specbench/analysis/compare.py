@@ -52,7 +52,7 @@ def summary(runs: Measured) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Cell:
+class SummaryRow:
     """One row of the summary, with the figures by document that its average over tasks needs."""
 
     row: dict[str, Any]
@@ -62,7 +62,7 @@ class Cell:
     whole_times: stats.Paired | None
 
 
-def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
+def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> SummaryRow:
     nothing = runs.counts.iloc[:0].droplevel(ROW)
     baseline = runs.baselines.get(key[3], "")
     mine, base = runs.by_row.get(key, nothing), runs.by_row.get((*key[:3], baseline), nothing)
@@ -100,7 +100,7 @@ def _cell(runs: Measured, key: tuple[str, ...], rates: pd.DataFrame) -> Cell:
     row["speedup_spread"] = _spread(mine, base) if row["repeats"] > 1 else np.nan
     row["drift"] = max((metrics.drift(counts) for _, counts in base.groupby("run")), key=abs, default=0.0)
     row |= _limit_share(mine)
-    return Cell(row, scored, tokens, times, whole_times)
+    return SummaryRow(row, scored, tokens, times, whole_times)
 
 
 def _speedup_columns(name: str, speedup: stats.Interval | None) -> dict[str, float]:
@@ -180,7 +180,7 @@ def _score(value: float, stderr: float, per_document: "pd.Series[float]") -> sta
     return stats.Interval(value, value - of_scores.Z * stderr, value + of_scores.Z * stderr)
 
 
-def _average(cells: list[Cell], group: str | None) -> dict[str, Any]:
+def _average(cells: list[SummaryRow], group: str | None) -> dict[str, Any]:
     """The unweighted mean over tasks of accuracy, rates and speedups; counts are added up.
 
     The accuracy of lm-eval's `group` weighs each task by its documents.

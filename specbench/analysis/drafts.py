@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from specbench.analysis import forward_times
 from specbench.analysis.forward_times import Times
 from specbench.analysis.metrics import of_method
-from specbench.analysis.replay import Text, texts_of
+from specbench.analysis.replay import ReplayedText, texts_of
 from specbench.config import MethodSpec, UserError
 from specbench.results.stored import StoredRun
 
@@ -26,7 +26,7 @@ TIMED = ["round", "committed", "drafted", "draft_forwards", "target_seconds", "d
 TIMED += ["first_draft_seconds"]
 
 
-def replayable(run: StoredRun, method: str, samples: pd.DataFrame) -> list[Text]:
+def replayable(run: StoredRun, method: str, samples: pd.DataFrame) -> list[ReplayedText]:
     """A method's texts with a token after the prefill's; `samples` are the run's. Raises UserError as `check_order`."""
     finish, eos = endings(samples, method)
     check_order(run, method)

@@ -33,7 +33,7 @@ HELD_UP = 5  # times the median of rounds with as many drafted tokens
 LEAST = 0.01  # of a time that does not come from the context
 
 
-class Measured(BaseModel):
+class MeasuredForward(BaseModel):
     """A measured forward of a profile; columns that are not read may hold anything."""
 
     model_config = ConfigDict(strict=True, protected_namespaces=())
@@ -46,7 +46,7 @@ class Measured(BaseModel):
 
 
 class Forwards(BaseModel):
-    forwards: list[Measured]
+    forwards: list[MeasuredForward]
 
 
 @dataclass(frozen=True)

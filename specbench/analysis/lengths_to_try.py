@@ -7,8 +7,8 @@ from typing import Any
 from specbench import config
 from specbench.analysis.drafts import decoding
 from specbench.analysis.replay import Rule
+from specbench.config import Candidate as Value
 from specbench.config import MethodSpec, UserError
-from specbench.config import Setting as Value
 from specbench.methods import settings_of
 from specbench.results.stored import StoredRun
 
@@ -20,7 +20,7 @@ NATS = (0.5, 1.0, 1.5, 2.0, 3.0)
 
 
 @dataclass(frozen=True)
-class Setting:
+class Candidate:
     """A draft length or a threshold to try."""
 
     name: str  # gamma=4, threshold=0.7
@@ -47,7 +47,7 @@ def policy(run: StoredRun, spec: MethodSpec) -> MethodSpec | None:
 
 def settings(
     run: StoredRun, spec: MethodSpec, gammas: Sequence[int], thresholds: Sequence[float], shortest: int | None
-) -> list[Setting]:
+) -> list[Candidate]:
     """The settings to try. Raises UserError for impossible values, and for thresholds without recorded predictions."""
     length = policy(run, spec)
     if bad := [gamma for gamma in gammas if gamma < 1]:
@@ -71,14 +71,14 @@ def settings(
     return chosen
 
 
-def _gamma_setting(run: StoredRun, spec: MethodSpec, gamma: int) -> Setting:
+def _gamma_setting(run: StoredRun, spec: MethodSpec, gamma: int) -> Candidate:
     base = spec if "gamma" in spec.values else config.load_method("sps")
     values = {**base.values, "gamma": gamma} | ({"length": "fixed"} if "length" in base.values else {})
     rule = Rule("fixed", gamma, stop_at_eos=bool(values.get("stop_at_eos", False)))
-    return Setting(f"gamma={gamma}", rule, _counterpart(run, base.method, values))
+    return Candidate(f"gamma={gamma}", rule, _counterpart(run, base.method, values))
 
 
-def _threshold_setting(run: StoredRun, length: MethodSpec, threshold: float, shortest: int | None) -> Setting:
+def _threshold_setting(run: StoredRun, length: MethodSpec, threshold: float, shortest: int | None) -> Candidate:
     values = settings_of(length, run.folder)
     # A run at a fixed length was recorded to be replayed.
     if shortest is None and values["shortest"] == values["longest"]:
@@ -87,7 +87,7 @@ def _threshold_setting(run: StoredRun, length: MethodSpec, threshold: float, sho
     if values["shortest"] > values["longest"]:
         raise UserError(f"--shortest {values['shortest']}: these drafts have at most {values['longest']} tokens")
     rule = Rule(length.method, values["longest"], values["shortest"], threshold, bool(values["stop_at_eos"]))
-    return Setting(f"threshold={threshold:g}", rule, _counterpart(run, length.method, values))
+    return Candidate(f"threshold={threshold:g}", rule, _counterpart(run, length.method, values))
 
 
 def _counterpart(run: StoredRun, method: str, values: dict[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from specbench.base.parquet import Rows
+from specbench.base.parquet import RowGroups
 from specbench.base.stats import Interval, pooled_rate
 from specbench.results import records
 from specbench.results.stored import StoredRun
@@ -44,7 +44,7 @@ COUNTS = {
     "masks": pc.coalesce(_field("mask_seconds"), pc.scalar(0.0)),  # version 12 on
     "models": pc.coalesce(_field("model_seconds"), _field("target_seconds") + _field("draft_seconds")),  # version 5 on
 }
-_KNOWN: "WeakKeyDictionary[Rows, pd.DataFrame]" = WeakKeyDictionary()  # what `_of_texts` gave
+_KNOWN: "WeakKeyDictionary[RowGroups, pd.DataFrame]" = WeakKeyDictionary()  # what `_of_texts` gave
 SUMMED = [*COUNTS, "E", "prefill", "decode", "decoded", "batched", "whole", "whole_tokens"]
 TIMES = [
     "tokens_per_s",
@@ -110,7 +110,7 @@ def by_task(rows: pd.DataFrame, tasks: Sequence[str], together: str) -> Iterator
         yield together, rows
 
 
-def per_document(samples: pd.DataFrame, rounds: Rows) -> pd.DataFrame:
+def per_document(samples: pd.DataFrame, rounds: RowGroups) -> pd.DataFrame:
     """Counts and times of every timed sample, indexed by repeat, task, document and method.
 
     Counts: D drafted, A accepted, J rejections, S rescued, C committed, F target forwards, G draft forwards, B those of
@@ -139,7 +139,7 @@ def per_document(samples: pd.DataFrame, rounds: Rows) -> pd.DataFrame:
     )
 
 
-def _of_texts(rounds: Rows) -> "pd.DataFrame":
+def _of_texts(rounds: RowGroups) -> "pd.DataFrame":
     """The sums of COUNTS and E by SAMPLE; rounds are read for them once."""
     if (known := _KNOWN.get(rounds)) is None:
         counts = _sums(rounds, SAMPLE, COUNTS | {"N": _field("truncated").is_null().cast(pa.int32())}).set_index(SAMPLE)
@@ -148,7 +148,7 @@ def _of_texts(rounds: Rows) -> "pd.DataFrame":
     return known
 
 
-def _after_the_end(rounds: Rows) -> "pd.Series[float]":
+def _after_the_end(rounds: RowGroups) -> "pd.Series[float]":
     """How many drafted tokens stand after the end of each text of which the end cut some, by SAMPLE.
 
     A recorded decision is `cut` there. Chains without decisions have drafted one token for each that they could commit.
@@ -161,7 +161,7 @@ def _after_the_end(rounds: Rows) -> "pd.Series[float]":
     return rows.assign(E=after).groupby(SAMPLE).E.agg(lambda counts: counts.sum(skipna=False))
 
 
-def depths(rounds: Rows, by_document: bool = False) -> pd.DataFrame:
+def depths(rounds: RowGroups, by_document: bool = False) -> pd.DataFrame:
     """How many rounds (R) had a draft of D levels and accepted A of them, by task and method, or also by document.
 
     `cut` marks rounds that ended the text. For a tree, D counts the levels that the verified path met. Rounds whose D
@@ -195,7 +195,7 @@ def acceptance_by_depth(counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sums(
-    rounds: Rows,
+    rounds: RowGroups,
     keys: Sequence[str],
     values: Mapping[str, pc.Expression],
     computed_keys: Mapping[str, pc.Expression] = MappingProxyType({}),

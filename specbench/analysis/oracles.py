@@ -6,7 +6,7 @@ They are bounds in hindsight, from the same records and under the same assumptio
 from collections.abc import Iterator
 
 from specbench.analysis.drafts import TEXT
-from specbench.analysis.replay import Outcome, Replayed, Rule, Text, Unknown, lay_out, outcomes
+from specbench.analysis.replay import Outcome, Replayed, ReplayedText, Rule, Unknown, lay_out, outcomes
 from specbench.config import MethodSpec, UserError
 from specbench.results.stored import StoredRun
 
@@ -16,7 +16,7 @@ def is_bound(spec: MethodSpec) -> bool:
     return spec.method == "oracle" or "oracle" in (spec.values.get("length"), spec.values.get("arbiter"))
 
 
-def longest(text: Text, missing: Unknown) -> Replayed:
+def longest(text: ReplayedText, missing: Unknown) -> Replayed:
     """The rounds of a text if every draft ends with the last token that is accepted.
 
     No drafts give fewer rounds, and none is rejected. So no lengths are faster, unless a drafted token takes longer
@@ -37,7 +37,7 @@ def longest(text: Text, missing: Unknown) -> Replayed:
 
 
 def either(
-    texts: tuple[Text, Text], gamma: int, missing: tuple[Unknown, Unknown], second_is_cheaper: bool
+    texts: tuple[ReplayedText, ReplayedText], gamma: int, missing: tuple[Unknown, Unknown], second_is_cheaper: bool
 ) -> tuple[Replayed, Replayed]:
     """The rounds of a text that two drafters get if, at every start, the one drafts that is accepted further.
 

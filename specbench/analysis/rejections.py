@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from specbench.analysis.metrics import headline_scores, of_method
-from specbench.analysis.texts import Decode, Texts
+from specbench.analysis.texts import Decode, DecodedTexts
 from specbench.analysis.token_kinds import KINDS, kind
 from specbench.analysis.trace import LISTS, REJECTED, RESCUED
 from specbench.config import UserError
@@ -121,7 +121,7 @@ class Names:
         ended = run.samples(["finish", "tokens"])
         ended = ended[(ended.finish == "eos") & ended.tokens.notna()]
         self.ends = set(ended.tokens.str[-1])
-        self.texts = Texts(decode)
+        self.texts = DecodedTexts(decode)
 
     def added(self, pairs: pd.DataFrame) -> pd.DataFrame:
         """`pairs` with the texts of both tokens as columns `draft` and `target`."""

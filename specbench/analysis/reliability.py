@@ -24,7 +24,7 @@ PRODUCTS = 2e10  # multiplications that the intervals of an AUROC may cost: many
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Reliability:
     """The reliability of predictions."""
 
     ece: Interval  # expected calibration error
@@ -32,7 +32,7 @@ class Calibration:
     bins: pd.DataFrame
 
 
-def calibration(rows: pd.DataFrame) -> Calibration:
+def calibration(rows: pd.DataFrame) -> Reliability:
     """Mean prediction against the share accepted in BINS bins, and the expected calibration error, Σ n |gap| / Σ n."""
     document, weights = by_document(rows)
     prediction, accepted = rows.prediction.to_numpy(), rows.accepted.to_numpy(float)
@@ -51,7 +51,7 @@ def calibration(rows: pd.DataFrame) -> Calibration:
         spread = (count[:, filled] > 0).sum(0) > 1  # one document has no interval
         shares[:, spread] = np.nanquantile(drawn[:, spread], [0.025, 0.975], axis=0)
         ece = _error_interval(value, weights @ (mass - hits), (mass - hits).sum(0), (weights @ count).sum(1))
-    return Calibration(ece, pd.DataFrame({**bins, "accepted_low": shares[0], "accepted_high": shares[1]}))
+    return Reliability(ece, pd.DataFrame({**bins, "accepted_low": shares[0], "accepted_high": shares[1]}))
 
 
 def _error_interval(value: float, gaps: Floats, gap: Floats, total: Floats) -> Interval:

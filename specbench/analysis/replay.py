@@ -41,7 +41,7 @@ class Tail:
 
 
 @dataclass(frozen=True)
-class Text:
+class ReplayedText:
     """One recorded text of N tokens after the prefill's."""
 
     key: tuple[int, str, int]  # repeat, task, document
@@ -96,7 +96,9 @@ class Unknown:
     signals: dict[str, float]  # by outcome of the token: ACCEPTED, REJECTED or UNREAD
 
 
-def texts_of(rounds: Iterable[dict[str, Any]], finish: dict[tuple[int, str, int], str], eos: set[int]) -> list[Text]:
+def texts_of(
+    rounds: Iterable[dict[str, Any]], finish: dict[tuple[int, str, int], str], eos: set[int]
+) -> list[ReplayedText]:
     """The texts of one method from its recorded rounds, which come text by text.
 
     `finish` says how each timed text ended; texts without an entry are skipped. `eos` holds the end tokens.
@@ -109,7 +111,7 @@ def texts_of(rounds: Iterable[dict[str, Any]], finish: dict[tuple[int, str, int]
     return texts
 
 
-def _text(key: tuple[int, str, int], rounds: list[dict[str, Any]], ended: bool, eos: set[int]) -> Text:
+def _text(key: tuple[int, str, int], rounds: list[dict[str, Any]], ended: bool, eos: set[int]) -> ReplayedText:
     agree: list[float] = []
     signals: list[float] = []
     tails: dict[int, Tail] = {}
@@ -133,7 +135,7 @@ def _text(key: tuple[int, str, int], rounds: list[dict[str, Any]], ended: bool, 
         if drafted and accepted >= drafted - 1 and not (cut and accepted < drafted):
             last_tested += 1
             last_accepted += accepted == drafted
-    return Text(key, agree, signals, tails, ended, (last_accepted, last_tested))
+    return ReplayedText(key, agree, signals, tails, ended, (last_accepted, last_tested))
 
 
 def _tail(signals: Sequence[float], tokens: Sequence[int], eos: set[int]) -> Tail:
@@ -141,7 +143,7 @@ def _tail(signals: Sequence[float], tokens: Sequence[int], eos: set[int]) -> Tai
     return Tail(signals, next((i for i, token in enumerate(tokens) if token in eos), None))
 
 
-def unknown(texts: Sequence[Text]) -> Unknown:
+def unknown(texts: Sequence[ReplayedText]) -> Unknown:
     """Estimates from all texts for what is unknown at single positions.
 
     An untested position follows a draft that was accepted completely. The most similar tested position is the last one
@@ -169,7 +171,7 @@ def _median(ordered: Sequence[float]) -> float:
     return ordered[len(ordered) // 2] if ordered else 1.0
 
 
-def replay(text: Text, rule: Rule, missing: Unknown) -> Replayed:
+def replay(text: ReplayedText, rule: Rule, missing: Unknown) -> Replayed:
     """The expected rounds of a text if its drafts end by `rule`."""
     counts = Replayed(tokens=len(text.agree))
     for start, weight, outcome in lay_out(len(text.agree), lambda start: outcomes(text, start, rule, missing)):
@@ -189,7 +191,7 @@ def lay_out(size: int, rounds: Callable[[int], Iterable[Outcome]]) -> Iterator[t
                 yield start, weight, outcome
 
 
-def outcomes(text: Text, start: int, rule: Rule, missing: Unknown) -> Iterator[Outcome]:
+def outcomes(text: ReplayedText, start: int, rule: Rule, missing: Unknown) -> Iterator[Outcome]:
     """The possible rounds from `start`."""
     size = len(text.agree)
     draft = Drafting(rule, missing)

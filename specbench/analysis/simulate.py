@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from specbench.analysis import forward_times, oracles
 from specbench.analysis.drafts import TEXT, decoding, drafting_method, recorded_times, replayable
 from specbench.analysis.forward_times import Times
-from specbench.analysis.lengths_to_try import ORACLE, Setting, settings
+from specbench.analysis.lengths_to_try import ORACLE, Candidate, settings
 from specbench.analysis.metrics import timed_samples
 from specbench.analysis.replay import Rule, Unknown, replay, unknown
 from specbench.analysis.simulated_rows import ALL, Recorded, by_text, counted, fixed_length, mark_best, rows_of
@@ -153,7 +153,7 @@ def times_of(run: StoredRun, method: str, given: str | None, options: Options) -
     return recorded_times(run, [method], options.by_context)
 
 
-def in_batch(chosen: Sequence[Setting], options: Options, times: Times, asked: bool) -> list[Setting]:
+def in_batch(chosen: Sequence[Candidate], options: Options, times: Times, asked: bool) -> list[Candidate]:
     """The settings that the times of a batch are known for; of those that were `asked` for, all must be.
 
     Raises UserError for thresholds, for oracles, and for forwards that are wider than any that was measured.
@@ -198,15 +198,15 @@ def _measured(samples: pd.DataFrame) -> pd.DataFrame:
 
 
 def _oracles(
-    frames: dict[Setting, pd.DataFrame], known: Recorded, missing: Unknown, times: Times
+    frames: dict[Candidate, pd.DataFrame], known: Recorded, missing: Unknown, times: Times
 ) -> Iterator[dict[str, Any]]:
     """Rows of the best fixed length of each text, among those that were tried, and of the best of each round."""
     fixed = [frame for setting, frame in frames.items() if setting.rule.kind == "fixed"]
     if fixed:
         every = pd.concat(fixed, ignore_index=True)
         best = every.loc[every.groupby(TEXT, sort=False).seconds.idxmin()].reset_index(drop=True)
-        yield from rows_of(Setting(f"{ORACLE} text", Rule(ORACLE, 0), None), best, times)
-    a_round = Setting(f"{ORACLE} round", Rule(ORACLE, 0), None)
+        yield from rows_of(Candidate(f"{ORACLE} text", Rule(ORACLE, 0), None), best, times)
+    a_round = Candidate(f"{ORACLE} round", Rule(ORACLE, 0), None)
     replays = [oracles.longest(text, missing) for text in known.texts]
     yield from rows_of(a_round, by_text(a_round, known, replays, times, 1), times)
 
@@ -215,7 +215,7 @@ def _either(
     run: StoredRun,
     spec: MethodSpec,
     options: Options,
-    fixed: Sequence[Setting],
+    fixed: Sequence[Candidate],
     known: Recorded,
     missing: Unknown,
     times: Times,
@@ -241,6 +241,6 @@ def _either(
             for (mine, its), prompt in zip(parts, prompts, strict=True)
         ]
         together = [oracles.together(mine, its) for mine, its in parts]
-        one = Setting(f"{setting.name} of two", Rule(ORACLE, 0), None)
+        one = Candidate(f"{setting.name} of two", Rule(ORACLE, 0), None)
         for row in rows_of(one, counted(one, shared, together, seconds, times, 1), times):
             yield row | {"second_share": sum(its.rounds for _, its in parts) / sum(laid.rounds for laid in together)}

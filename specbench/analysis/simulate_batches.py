@@ -20,7 +20,7 @@ FEWEST = 20  # steps of a server with as many texts that are enough to measure i
 
 
 @dataclass(frozen=True)
-class Batches:
+class SimulatedBatches:
     """Simulations of several batch sizes; `table` has those of `Simulation` with `batch`.
 
     And, if a server was measured with the same draft length and as many texts: `served_tokens_per_s`, `served_speedup`
@@ -40,7 +40,7 @@ def simulate_batches(
     sizes: Sequence[int],
     load: Path | None = None,
     advance: Callable[[int], None] = lambda count: None,
-) -> Batches:
+) -> SimulatedBatches:
     """Replay a method of a run in batches of several sizes. Raises UserError as `simulate` does, and for damaged files.
 
     All times are those of `given`, which must be a profile or say what a batch costs. `load`: the folder of `specbench
@@ -55,7 +55,7 @@ def simulate_batches(
     table = pd.concat(frames, ignore_index=True)
     if load:
         table = with_served(table, drafting_method(run, method), load)
-    return Batches(replace(simulations[0], table=table), str(load or ""), table)
+    return SimulatedBatches(replace(simulations[0], table=table), str(load or ""), table)
 
 
 def with_served(table: pd.DataFrame, spec: MethodSpec, folder: Path) -> pd.DataFrame:

@@ -9,8 +9,8 @@ import pandas as pd
 
 from specbench.analysis.drafts import TEXT
 from specbench.analysis.forward_times import Times
-from specbench.analysis.lengths_to_try import Setting
-from specbench.analysis.replay import Replayed, Text
+from specbench.analysis.lengths_to_try import Candidate
+from specbench.analysis.replay import Replayed, ReplayedText
 
 ALL = "all tasks"
 
@@ -19,13 +19,13 @@ ALL = "all tasks"
 class Recorded:
     """What a simulation needs of a method's texts."""
 
-    texts: list[Text]
+    texts: list[ReplayedText]
     prompts: "pd.Series[float]"  # tokens, by text
     prefills: pd.DataFrame  # seconds of the method's and of vanilla's, by text; NaN: not known
     measured: pd.DataFrame  # decode seconds and tokens, by method and text; empty if times are of another machine
 
 
-def by_text(setting: Setting, known: Recorded, replays: Sequence[Replayed], times: Times, batch: int) -> pd.DataFrame:
+def by_text(setting: Candidate, known: Recorded, replays: Sequence[Replayed], times: Times, batch: int) -> pd.DataFrame:
     """A row for each text: its counts under a setting, and its seconds and vanilla's."""
     prompts = [float(known.prompts.get(text.key, math.nan)) for text in known.texts]
     seconds = [times.text(laid, prompt, batch) for laid, prompt in zip(replays, prompts, strict=True)]
@@ -33,7 +33,7 @@ def by_text(setting: Setting, known: Recorded, replays: Sequence[Replayed], time
 
 
 def counted(
-    setting: Setting, known: Recorded, replays: Sequence[Replayed], seconds: Sequence[float], times: Times, batch: int
+    setting: Candidate, known: Recorded, replays: Sequence[Replayed], seconds: Sequence[float], times: Times, batch: int
 ) -> pd.DataFrame:
     frame = pd.DataFrame([vars(replayed) for replayed in replays]).drop(columns="lengths")
     frame[TEXT] = [text.key for text in known.texts]
@@ -48,7 +48,7 @@ def counted(
     return frame
 
 
-def rows_of(setting: Setting, frame: pd.DataFrame, times: Times, batch: int = 1) -> Iterator[dict[str, Any]]:
+def rows_of(setting: Candidate, frame: pd.DataFrame, times: Times, batch: int = 1) -> Iterator[dict[str, Any]]:
     """A row for all tasks together, then one for each task if there are several."""
     tasks = list(dict.fromkeys(frame.task))
     blocks = [(task, frame[frame.task == task]) for task in tasks]
@@ -56,7 +56,7 @@ def rows_of(setting: Setting, frame: pd.DataFrame, times: Times, batch: int = 1)
         yield {"task": task, "setting": setting.name} | _row(setting, block, times, batch)
 
 
-def _row(setting: Setting, block: pd.DataFrame, times: Times, batch: int) -> dict[str, Any]:
+def _row(setting: Candidate, block: pd.DataFrame, times: Times, batch: int) -> dict[str, Any]:
     sums = ["tokens", "rounds", "drafted", "accepted", "guessed", "seconds", "vanilla"]
     total = block[sums].sum(skipna=False)
     alpha = block.stood.sum() / block.tested.sum() if block.tested.sum() else math.nan

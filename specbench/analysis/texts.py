@@ -44,7 +44,7 @@ def shared_start(first: Sequence[Any], second: Sequence[Any]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
-class Texts:
+class DecodedTexts:
     """Texts of tokens, each decoded once."""
 
     def __init__(self, decode: Decode) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from specbench.analysis.texts import Decode, Texts, load_decode, shared_start
+from specbench.analysis.texts import Decode, DecodedTexts, load_decode, shared_start
 from specbench.config import UserError
 from specbench.results import records
 from specbench.results.stored import StoredRun
@@ -91,7 +91,7 @@ def trace(run: StoredRun, task: str, doc_id: int, method: str, repeat: int = 0, 
     Raises UserError for a sample that does not exist, failed, or has no recorded tokens.
     """
     sample = find_sample(run, task, doc_id, method, repeat)
-    return _trace(sample, _rows(run, task, doc_id, method, repeat), Texts(decode or load_decode(run)))
+    return _trace(sample, _rows(run, task, doc_id, method, repeat), DecodedTexts(decode or load_decode(run)))
 
 
 def first_divergence(first: Trace, second: Trace) -> int | None:
@@ -159,7 +159,7 @@ def has_tokens(sample: Any) -> bool:
     return isinstance(sample.tokens, np.ndarray) and isinstance(sample.text, str)
 
 
-def pieces_of(sample: Any, texts: Texts) -> list[str]:
+def pieces_of(sample: Any, texts: DecodedTexts) -> list[str]:
     """What each token of a sample adds to the decoded text. Raises UserError if that does not begin with its own."""
     if (parts := texts.pieces(sample.tokens.tolist(), sample.text)) is None:
         raise UserError(
@@ -168,7 +168,7 @@ def pieces_of(sample: Any, texts: Texts) -> list[str]:
     return parts
 
 
-def behind_the_end(sample: Any, parts: Sequence[str], texts: Texts) -> Iterator[tuple[int, str, str]]:
+def behind_the_end(sample: Any, parts: Sequence[str], texts: DecodedTexts) -> Iterator[tuple[int, str, str]]:
     """The pieces that go on behind the end of a sample's text: place, what is in the text, and what is behind it."""
     stop = sum(map(len, parts))
     for at in range(len(parts) - 1, -1, -1):
@@ -199,7 +199,7 @@ def _name(sample: Any) -> str:
     return f"{sample.task}, document {sample.doc_id}, {sample.method}"
 
 
-def _trace(sample: Any, rows: list[_Row], texts: Texts) -> Trace:
+def _trace(sample: Any, rows: list[_Row], texts: DecodedTexts) -> Trace:
     if not (has_tokens(sample) and all(map(_recorded, rows))):
         raise unrecorded(sample)
     tokens: list[int] = sample.tokens.tolist()
@@ -241,7 +241,7 @@ def _uneven(row: _Row) -> bool:
     return bool(row.drafted) and passed < min(row.accepted, row.committed)
 
 
-def _step(row: _Row, texts_of_pieces: Sequence[tuple[str, str]], texts: Texts, eos: int | None) -> Step:
+def _step(row: _Row, texts_of_pieces: Sequence[tuple[str, str]], texts: DecodedTexts, eos: int | None) -> Step:
     """One round. A correction follows a rejection, a bonus token a draft (of a tree: a path) accepted to its end."""
     if not row.drafted:
         origin = "target" if row.round else "prefill"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from specbench.analysis import trace
 from specbench.analysis.metrics import timed_samples
-from specbench.analysis.texts import Decode, Texts
+from specbench.analysis.texts import Decode, DecodedTexts
 from specbench.analysis.trace import ACCEPTED, CUT, REJECTED, RESCUED, UNREAD
 from specbench.results import records
 from specbench.results.stored import StoredRun
@@ -67,7 +67,7 @@ class Tracer:
     """Traces the samples of one pass of a run, but for those that failed and those of servers."""
 
     def __init__(self, run: StoredRun, decode: Decode, words: Words, methods: Collection[str], repeat: int = 0) -> None:
-        self._run, self._texts, self._words, self._repeat = run, Texts(decode), words, repeat
+        self._run, self._texts, self._words, self._repeat = run, DecodedTexts(decode), words, repeat
         asked = set(methods) - {spec.name for spec in run.plan.servers}
         samples = timed_samples(run.samples(trace.SAMPLE))
         samples = samples[(samples.repeat == repeat) & samples.method.isin(list(asked))]

@@ -178,7 +178,7 @@ class Folder:
         )
 
 
-class Member(NamedTuple):
+class FolderFile(NamedTuple):
     """A file in an open folder, which need not exist yet."""
 
     folder: Folder
@@ -188,9 +188,9 @@ class Member(NamedTuple):
         return str(self.folder.path / self.name)
 
 
-def member(folder: Path, name: str) -> Member:
+def member(folder: Path, name: str) -> FolderFile:
     """A file in the folder at a path. Raises OSError if there is no such folder."""
-    return Member(Folder.at(folder), name)
+    return FolderFile(Folder.at(folder), name)
 
 
 def is_leftover(name: str) -> bool:

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from specbench.base import files
 from specbench.base.errors import UserError
-from specbench.base.folder import Member
-from specbench.base.parquet_footer import Column, check_pages
+from specbench.base.folder import FolderFile
+from specbench.base.parquet_footer import ColumnChunk, check_pages
 from specbench.base.parquet_footer import columns as footer_columns
 from specbench.base.untrusted import Source, brief, opened
 
@@ -36,7 +36,7 @@ Columns: TypeAlias = list[str] | Mapping[str, pc.Expression] | None  # names, or
 _Identity = tuple[int, ...]  # of a file as it is now
 
 
-class Rows:
+class RowGroups:
     """The rows of Parquet files, of which one row group at a time is in memory; each reading opens the files again."""
 
     def __init__(
@@ -187,12 +187,12 @@ def write(path: Path, table: pa.Table) -> None:
 
 def put(target: Source, table: pa.Table, options: Mapping[str, Any]) -> None:
     """Write a table completely or not at all. `options` are those of pyarrow's `write_table`."""
-    with target.folder.whole(target.name) if isinstance(target, Member) else files.whole(target) as new:
+    with target.folder.whole(target.name) if isinstance(target, FolderFile) else files.whole(target) as new:
         pq.write_table(table, new, **options)
 
 
 @contextmanager
-def whole(target: Member, schema: pa.Schema, options: Mapping[str, Any]) -> Iterator[pq.ParquetWriter]:
+def whole(target: FolderFile, schema: pa.Schema, options: Mapping[str, Any]) -> Iterator[pq.ParquetWriter]:
     """A writer of a file that is there completely after the block, or not at all."""
     with target.folder.whole(target.name) as new, pq.ParquetWriter(new, schema, **options) as writer:
         yield writer
@@ -235,7 +235,7 @@ def _checked(
 def _check_sizes(
     file: BinaryIO,
     source: Source,
-    groups: list[list[Column]],
+    groups: list[list[ColumnChunk]],
     least: int,
     end: str = "",
     accounted: Callable[[], int] = int,
@@ -285,16 +285,16 @@ def _fits(stored: pa.DataType, wanted: pa.DataType) -> bool:
     return bool(stored == wanted or pa.types.is_null(stored))
 
 
-def _upper_bound(columns: Sequence[Column]) -> int:
+def _upper_bound(columns: Sequence[ColumnChunk]) -> int:
     """Bytes in memory at most, by the footer: every text may be as long as its whole column."""
     return sum(_size(column, column.longest if column.width is None else column.width) for column in columns)
 
 
-def _size(column: Column, width: int) -> int:
+def _size(column: ColumnChunk, width: int) -> int:
     return max(column.stored, column.values * width) + 4 * column.values
 
 
-def _measured(file: BinaryIO, number: int, group: Sequence[Column], most: int) -> int:
+def _measured(file: BinaryIO, number: int, group: Sequence[ColumnChunk], most: int) -> int:
     """Bytes that a row group takes in memory, counted until they exceed `most`.
 
     Only texts are read, as dictionaries.

@@ -39,7 +39,7 @@ _PAGE: Fields = {
 }
 
 
-class Column(NamedTuple):
+class ColumnChunk(NamedTuple):
     """A column in one row group."""
 
     path: str
@@ -59,7 +59,7 @@ class _Leaf:
     levels: tuple[int, int]  # repetition, definition: lists around a value, and what may be missing on the way to it
 
 
-def columns(file: BinaryIO) -> list[list[Column]]:
+def columns(file: BinaryIO) -> list[list[ColumnChunk]]:
     """The columns of each row group. Raises ValueError or OSError if the file is no Parquet file."""
     size = os.fstat(file.fileno()).st_size
     file.seek(max(0, size - 8))
@@ -76,7 +76,7 @@ def columns(file: BinaryIO) -> list[list[Column]]:
         raise ValueError("its footer does not tell its columns") from None
 
 
-def check_pages(file: BinaryIO, groups: Sequence[Sequence[Column]]) -> list[list[Column]]:
+def check_pages(file: BinaryIO, groups: Sequence[Sequence[ColumnChunk]]) -> list[list[ColumnChunk]]:
     """The columns with the length of their longest value.
 
     Raises ValueError if pages claim more values or bytes than the footer says, or are written in unknown ways.
@@ -85,7 +85,7 @@ def check_pages(file: BinaryIO, groups: Sequence[Sequence[Column]]) -> list[list
     return [[column._replace(longest=_check_pages(file, column, size)) for column in group] for group in groups]
 
 
-def _check_pages(file: BinaryIO, column: Column, size: int) -> int:
+def _check_pages(file: BinaryIO, column: ColumnChunk, size: int) -> int:
     """How long a value is at most: as the dictionary if all are in it, else as the column."""
     at, values, stored = column.start, 0, 0
     dictionary, plain = 0, False
@@ -123,14 +123,14 @@ def _page(file: BinaryIO, at: int) -> tuple[dict[int, Any], int]:
     raise AssertionError
 
 
-def _group(group: dict[int, Any], leaves: Sequence[_Leaf]) -> list[Column]:
+def _group(group: dict[int, Any], leaves: Sequence[_Leaf]) -> list[ColumnChunk]:
     chunks, rows = group[1], group[3]
     if len(chunks) != len(leaves):
         raise ValueError("its footer has other columns than its schema")
     return [_column(chunk[3], rows, leaf) for chunk, leaf in zip(chunks, leaves, strict=True)]
 
 
-def _column(meta: dict[int, Any], rows: int, leaf: _Leaf) -> Column:
+def _column(meta: dict[int, Any], rows: int, leaf: _Leaf) -> ColumnChunk:
     values, stored, size, start = meta[5], meta[6], meta[7], meta[9]
     if 0 < meta.get(11, 0) < start:  # its dictionary comes first
         start = meta[11]
@@ -140,7 +140,7 @@ def _column(meta: dict[int, Any], rows: int, leaf: _Leaf) -> Column:
     counts = zip((sizes.get(2), sizes.get(3)), leaf.levels, strict=True)
     if any(each and len(each) != level + 1 for each, level in counts) or (1 in sizes and not leaf.texts):
         raise ValueError("its footer has sizes of another kind of column")
-    return Column(leaf.path, leaf.width, max(values, rows), stored, start, size)
+    return ColumnChunk(leaf.path, leaf.width, max(values, rows), stored, start, size)
 
 
 def _leaves(elements: list[dict[int, Any]]) -> list[_Leaf]:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TypeAlias
 import yaml
 
 from specbench.base.errors import UserError
-from specbench.base.folder import READ, Member
+from specbench.base.folder import READ, FolderFile
 
 MIB = 2**20
 MOST_JSON = 64 * MIB  # bytes; a manifest of 100,000 documents has 10 MiB
@@ -28,7 +28,7 @@ LONG_TEXT = 20  # characters of YAML that count as one more value: aliases repea
 DEEPEST = 40
 BRIEF = 80  # characters of an error of another library
 LISTED = 4  # names that a message has at most
-Source: TypeAlias = Path | Member
+Source: TypeAlias = Path | FolderFile
 _SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 
 
@@ -66,7 +66,7 @@ def opened(source: Source, most: int | None = None, remedy: str = "") -> BinaryI
     """
     end = f"; {remedy}" if remedy else ""
     try:
-        descriptor = source.folder.open(source.name) if isinstance(source, Member) else os.open(source, READ)
+        descriptor = source.folder.open(source.name) if isinstance(source, FolderFile) else os.open(source, READ)
     except PermissionError as error:
         raise UserError(f"{source} cannot be read ({error.strerror}){end}") from None
     except (OSError, ValueError) as error:

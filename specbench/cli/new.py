@@ -17,7 +17,7 @@ from specbench.config import UserError
 TEMPLATES = Path(__file__).with_name("templates")
 
 
-class Part(str, Enum):
+class NewFile(str, Enum):
     """What `new` writes."""
 
     method = "method"
@@ -28,7 +28,7 @@ class Part(str, Enum):
 
 def new(
     part: Annotated[
-        Part, Argument(help="a method, a rule for draft lengths, a draft's output layer, or a combination")
+        NewFile, Argument(help="a method, a rule for draft lengths, a draft's output layer, or a combination")
     ],
     name: Annotated[str, Argument(help="its name, a valid Python name", show_default=False)],
     out: Annotated[Path, Option(help="the folder to write into")] = Path("."),
@@ -45,12 +45,12 @@ def new(
     with user_errors():
         if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii():
             raise UserError(f"{name!r} is not a valid Python name; take letters, digits and _, such as my_method")
-        if part is not Part.combination and name in config.names("methods"):
+        if part is not NewFile.combination and name in config.names("methods"):
             raise UserError(f"specbench brings a method called {name}; take another name")
         if not out.is_dir():
             raise UserError(f"there is no folder {out}; make it, or choose another --out")
         values = {"name": name, "class_name": "".join(word.capitalize() for word in name.split("_"))}
-        combines = part is Part.combination
+        combines = part is NewFile.combination
         texts = {f"{name}.py": part.value, f"test_{name}.py": "test_combination" if combines else "test_method"}
         texts |= {} if combines else {f"{name}.yaml": f"{part.value}_yaml"}
         if there := [file for file in texts if (out / file).exists()]:

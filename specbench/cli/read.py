@@ -38,7 +38,7 @@ from specbench.permissions import permitted
 from specbench.report.plots.listed import KINDS
 
 
-class Kind(str, Enum):
+class Listed(str, Enum):
     """What `list` lists."""
 
     pairs = "pairs"
@@ -229,7 +229,7 @@ def trace(
         comparison.trace(run, task, doc, method or [])
 
 
-def list_(kind: Annotated[Kind | None, Argument(help="list only these")] = None) -> None:
+def list_(kind: Annotated[Listed | None, Argument(help="list only these")] = None) -> None:
     """List pairs, methods, suites and tasks, each with a description and its paper.
 
     `specbench list methods`
@@ -239,7 +239,7 @@ def list_(kind: Annotated[Kind | None, Argument(help="list only these")] = None)
     `specbench list architectures`
     """
     with user_errors():
-        for shown in [kind] if kind else [each for each in Kind if each is not Kind.architectures]:
+        for shown in [kind] if kind else [each for each in Listed if each is not Listed.architectures]:
             table = Table(title=_title(shown), title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
             table.add_column(style="bold", no_wrap=True)
             table.add_column()
@@ -248,23 +248,25 @@ def list_(kind: Annotated[Kind | None, Argument(help="list only these")] = None)
             console.print(table)
 
 
-def _title(kind: Kind) -> str:
-    return f"architectures, tried with {architectures.version()}" if kind is Kind.architectures else kind.value
+def _title(kind: Listed) -> str:
+    return f"architectures, tried with {architectures.version()}" if kind is Listed.architectures else kind.value
 
 
-def _catalogue(kind: Kind) -> Iterator[tuple[str, str, str]]:
-    if kind is Kind.tasks:
+def _catalogue(kind: Listed) -> Iterator[tuple[str, str, str]]:
+    if kind is Listed.tasks:
         for name, info in config.tasks().items():
             yield name, info.description, f"({', '.join(info.counterparts)} for pocket)" if info.counterpart else ""
         return
-    if kind is Kind.architectures:
+    if kind is Listed.architectures:
         yield from ((name, line, "") for name, line in architectures.described())
         return
-    load: Any = {Kind.pairs: config.load_pair, Kind.methods: config.load_method, Kind.suites: config.load_suite}[kind]
-    extras = plugins.extras("methods") if kind is Kind.methods else ()
+    load: Any = {Listed.pairs: config.load_pair, Listed.methods: config.load_method, Listed.suites: config.load_suite}[
+        kind
+    ]
+    extras = plugins.extras("methods") if kind is Listed.methods else ()
     for name in config.names(kind.value):
         spec = load(name)
         yield name, spec.description, " · ".join(filter(None, (spec.paper, "extras" * (name in extras))))
-    if kind is Kind.methods:
+    if kind is Listed.methods:
         for name in own_methods.entries():
             yield name, config.load_method(f"{ENTRY}{name}").description, ""

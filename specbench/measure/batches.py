@@ -167,7 +167,7 @@ class Single:
 
 
 @dataclass
-class Member:
+class SingleText:
     """A method object that decodes one text at a time, with the watch of its forwards."""
 
     method: Method
@@ -191,7 +191,7 @@ class MethodRows:
         self.work, self.name = work, spec.name
         pair = replace(work.pair, runtime=Batched(work.pair.runtime.name))
         pairs = [pair.alone() for _ in range(work.plan.batch)]
-        self.members = [Member(build(spec, each, watch := RowStopwatch()), watch, each) for each in pairs]
+        self.members = [SingleText(build(spec, each, watch := RowStopwatch()), watch, each) for each in pairs]
         self.stopwatch = BatchStopwatch(work.pair.device)
         self.decoder = Decoder(work.pair, work.stopwatch, work.sampling, work.plan.seed)
         self.state: Any = None
@@ -214,7 +214,7 @@ class MethodRows:
 
     def warm_up(self, places: range) -> list[Rows]:
         """The records of the first rounds of a batch; what is made once is then made, before anything is timed."""
-        seats: Seats[Member, int] = Seats(Batch(self.stopwatch), self.members)
+        seats: Seats[SingleText, int] = Seats(Batch(self.stopwatch), self.members)
         begun = partial(self._begun, repeat=0, order=0, length=BEGINNING)
         warm = [self._records(member, row) for row, member, _ in seats.decode(places[:WARM_ROWS], begun)]
         for member in self.members if self.state is not None else ():
@@ -223,7 +223,7 @@ class MethodRows:
 
     def decode(self, chunk: range, repeat: int, order: int) -> Iterator[tuple[int, Rows]]:
         """The index and the records of each of a chunk's documents, as soon as its text has ended."""
-        seats: Seats[Member, int] = Seats(Batch(self.stopwatch, apart=not self.work.plan.untimed), self.members)
+        seats: Seats[SingleText, int] = Seats(Batch(self.stopwatch, apart=not self.work.plan.untimed), self.members)
         decoded: set[int] = set()
         ended: dict[int, tuple[Any, Any]] = {}  # the states before and after texts that were decoded out of turn
         next_to_learn = chunk.start
@@ -242,7 +242,7 @@ class MethodRows:
         assert isinstance(learner, Additive)
         return learner.added(self.state, before, after)
 
-    def _begun(self, member: Member, index: int, repeat: int, order: int, length: int | None = None) -> Row:
+    def _begun(self, member: SingleText, index: int, repeat: int, order: int, length: int | None = None) -> Row:
         """The row of a document that a member begins, or of its first `length` tokens."""
         work, place = self.work, index % len(self.work.requests)
         request, prompt = work.requests[place], work.prompts[place]
@@ -258,7 +258,7 @@ class MethodRows:
         rng = torch.Generator(work.pair.device).manual_seed(member.began["seed"])
         return Row(decode_text(member.method, prompt, work.sampling, rng, ending), ending, member.watch)
 
-    def _records(self, member: Member, row: Row) -> Rows:
+    def _records(self, member: SingleText, row: Row) -> Rows:
         """The sample row and the round rows of a text that has ended."""
         sample = member.began
         if isinstance(row.error, FailedBetween):

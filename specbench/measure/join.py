@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from specbench.base.folder import Folder, Member
-from specbench.base.parquet import Rows
+from specbench.base.folder import Folder, FolderFile
+from specbench.base.parquet import RowGroups
 from specbench.base.untrusted import read_json, read_object
 from specbench.config import UserError
 from specbench.measure.attempts import begun
@@ -56,8 +56,8 @@ def join(folder: Path, allowed: Sequence[str] = ()) -> None:
         task, doc_id = first.manifest["requests"][0][:2]
         timed = ~pc.field("warmup") | ((pc.field("task") == task) & (pc.field("doc_id") == doc_id))
         for name, schema in (("rounds", ROUNDS), ("samples", SAMPLES)):
-            files = [Member(shard, f"{name}.parquet") for shard in opened]
-            records.stream(Member(run, f"{name}.parquet"), Rows(files, schema), timed)
+            files = [FolderFile(shard, f"{name}.parquet") for shard in opened]
+            records.stream(FolderFile(run, f"{name}.parquet"), RowGroups(files, schema), timed)
         score(folder, tasks)
         run.write_json("manifest.json", manifest)  # last: from now on the folder is a run
 
@@ -196,9 +196,9 @@ def _write_seconds(run: Folder, shards: Sequence[Folder]) -> None:
     total: dict[str, float] = {}
     for shard in shards:
         if shard.has("apart.json"):
-            for what, seconds in read_object(Member(shard, "apart.json")).items():
+            for what, seconds in read_object(FolderFile(shard, "apart.json")).items():
                 total[what] = total.get(what, 0.0) + (seconds if isinstance(seconds, float) else 0.0)
     run.write_json("apart.json", total)
-    looked = [read_json(Member(shard, aside.GPUS)) for shard in shards if shard.has(aside.GPUS)]
+    looked = [read_json(FolderFile(shard, aside.GPUS)) for shard in shards if shard.has(aside.GPUS)]
     if looked:
         run.write_json(aside.GPUS, [row for rows in looked if isinstance(rows, list) for row in rows])

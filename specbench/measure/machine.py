@@ -38,7 +38,7 @@ FOLLOWING_DRIVERS = {"intel_pstate", "amd-pstate", "amd-pstate-epp", "amd_pstate
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """The result of a check; `remedy` is empty if there is nothing to do."""
 
     check: str
@@ -47,7 +47,7 @@ class Finding:
     remedy: str = ""
 
 
-def machine_findings(folder: Path, device: str = "auto") -> list[Finding]:
+def machine_findings(folder: Path, device: str = "auto") -> list[Diagnosis]:
     """All checks, for a run on `device` that will be written to `folder`."""
     return [
         threads(),
@@ -73,7 +73,7 @@ def _gpus(device: str) -> "list[Gpu]":
     return read_gpus(device)
 
 
-def threads() -> Finding:
+def threads() -> Diagnosis:
     """Threads: if there are more than cores they take turns, and a forward waits for the slowest."""
     count, cpus, cores = torch.get_num_threads(), _usable_cpus(), _cores()
     if count > len(cpus):
@@ -81,21 +81,21 @@ def threads() -> Finding:
     elif cores and count > cores:
         message = f"torch starts {_count(count, 'thread')} on {_count(cores, 'core')}: two on one core slow each other"
     else:
-        return Finding("threads", "ok", f"{count}, for {_count(cores or len(cpus), 'core' if cores else 'CPU')}")
-    return Finding("threads", "warning", message, f"set OMP_NUM_THREADS={min(cores or len(cpus), len(cpus))}")
+        return Diagnosis("threads", "ok", f"{count}, for {_count(cores or len(cpus), 'core' if cores else 'CPU')}")
+    return Diagnosis("threads", "warning", message, f"set OMP_NUM_THREADS={min(cores or len(cpus), len(cpus))}")
 
 
-def cpu_limit() -> Finding:
+def cpu_limit() -> Diagnosis:
     """A container's limit: one that has used its share of CPU time is paused for the rest of each tenth of a second."""
     quota, total, count = _quota(), os.cpu_count() or 1, torch.get_num_threads()
     if quota is None:
-        return Finding("CPU limit", "ok", UNKNOWN)
+        return Diagnosis("CPU limit", "ok", UNKNOWN)
     if quota >= total:
-        return Finding("CPU limit", "ok", "none below the number of CPUs")
+        return Diagnosis("CPU limit", "ok", "none below the number of CPUs")
     if count <= quota:
-        return Finding("CPU limit", "ok", f"{quota:g} of {total} CPUs, enough for {_count(count, 'thread')}")
+        return Diagnosis("CPU limit", "ok", f"{quota:g} of {total} CPUs, enough for {_count(count, 'thread')}")
     more = " and give the container one CPU or more" if quota < 1 else ""
-    return Finding(
+    return Diagnosis(
         "CPU limit",
         "warning",
         f"the container may use {quota:g} of {total} CPUs, but torch starts {_count(count, 'thread')}: they are paused "
@@ -104,72 +104,72 @@ def cpu_limit() -> Finding:
     )
 
 
-def busy() -> Finding:
+def busy() -> Diagnosis:
     """Other work: a high load over the last minute, and something besides this process running right now."""
     try:
         load = environment.load_average()
     except OSError:
-        return Finding("load", "ok", UNKNOWN)
+        return Diagnosis("load", "ok", UNKNOWN)
     total = os.cpu_count() or 1
     if load > max(1.0, total / 2) and _others_run():
         message = f"{load:.1f} processes ran at a time in the last minute, on {_count(total, 'CPU')}, and still do"
-        return Finding("load", "warning", message, "stop other work, or wait for its end")
-    return Finding("load", "ok", f"{load:.1f} on {_count(total, 'CPU')}")
+        return Diagnosis("load", "warning", message, "stop other work, or wait for its end")
+    return Diagnosis("load", "ok", f"{load:.1f} on {_count(total, 'CPU')}")
 
 
-def clock() -> Finding:
+def clock() -> Diagnosis:
     """The frequency governor: one that follows the load is common and only noted, one that holds it low is not."""
     folders = sorted(ROOT.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq"))
     governors = sorted({_text(folder / "scaling_governor") for folder in folders} - {""})
     drivers = {_text(folder / "scaling_driver") for folder in folders}
     if not governors:
-        return Finding("clock", "ok", f"frequency scaling: {UNKNOWN}")
+        return Diagnosis("clock", "ok", f"frequency scaling: {UNKNOWN}")
     boost = {"0": "on", "1": "off"}.get(_text("sys/devices/system/cpu/intel_pstate/no_turbo"))
     boost = boost or {"1": "on", "0": "off"}.get(_text("sys/devices/system/cpu/cpufreq/boost"))
     text = f"governor {', '.join(governors)}" + (f", turbo {boost}" if boost else "")
     follows = FOLLOWING | ({"powersave"} if drivers <= FOLLOWING_DRIVERS else set())
     if low := [name for name in governors if name != "performance" and name not in follows]:
         message = f"{text}: {', '.join(low)} holds the clock down or raises it late"
-        return Finding("clock", "warning", message, "sudo cpupower frequency-set -g performance")
+        return Diagnosis("clock", "warning", message, "sudo cpupower frequency-set -g performance")
     if governors != ["performance"] or boost == "on":
         text += "; the clock follows load and heat: compare within a run, whose methods take turns"
-    return Finding("clock", "ok", text)
+    return Diagnosis("clock", "ok", text)
 
 
-def power() -> Finding:
+def power() -> Diagnosis:
     """The battery: a computer that runs on it lowers its clocks."""
     for supply in ROOT.glob("sys/class/power_supply/*"):
         is_computers = _text(supply / "scope") != "Device"  # a mouse's battery is a device's
         if is_computers and _text(supply / "type") == "Battery" and _text(supply / "status") == "Discharging":
-            return Finding("power", "warning", "this computer runs on its battery", "plug it in")
-    return Finding("power", "ok", "no battery is being discharged")
+            return Diagnosis("power", "warning", "this computer runs on its battery", "plug it in")
+    return Diagnosis("power", "ok", "no battery is being discharged")
 
 
-def heat() -> Finding:
+def heat() -> Diagnosis:
     """The temperature."""
     celsius = environment.temperature_c()
     if celsius is None or not 0 < celsius < ABSURD:
-        return Finding("temperature", "ok", UNKNOWN)
+        return Diagnosis("temperature", "ok", UNKNOWN)
     text = f"{celsius:.0f} °C"
     if celsius >= HOT:
-        return Finding("temperature", "warning", f"{text}: the clock will drop", "let it cool, or cool it better")
-    return Finding("temperature", "ok", text)
+        return Diagnosis("temperature", "warning", f"{text}: the clock will drop", "let it cool, or cool it better")
+    return Diagnosis("temperature", "ok", text)
 
 
-def memory() -> Finding:
+def memory() -> Diagnosis:
     """Memory: swap in use is common, and harmless as long as memory is free."""
     pairs = (line.split(":") for line in _text("proc/meminfo").splitlines() if ":" in line)
     size = {name: kib for name, rest in pairs if (kib := number(rest.replace("kB", ""))) is not None}
     if not {"MemTotal", "MemAvailable", "SwapTotal", "SwapFree"} <= size.keys():
-        return Finding("memory", "ok", UNKNOWN)
+        return Diagnosis("memory", "ok", UNKNOWN)
     left, swapped = size["MemAvailable"] / 2**20, (size["SwapTotal"] - size["SwapFree"]) / 2**20
     text = f"{left:.1f} GiB left, {swapped:.1f} GiB in swap"
     if swapped > 0.05 and size["MemAvailable"] < LOW_MEMORY * size["MemTotal"]:
-        return Finding("memory", "warning", f"{text}: models may be swapped out", "end other programs")
-    return Finding("memory", "ok", text)
+        return Diagnosis("memory", "warning", f"{text}: models may be swapped out", "end other programs")
+    return Diagnosis("memory", "ok", text)
 
 
-def timer() -> Finding:
+def timer() -> Diagnosis:
     """The timer: its step, or the time that it takes to read it, whichever is longer."""
     series = [[now() for _ in range(200)] for _ in range(10)]  # the quickest series was not interrupted
     steps = [later - earlier for times in series for earlier, later in pairwise(times) if later > earlier]
@@ -177,11 +177,11 @@ def timer() -> Finding:
     if step > COARSE_TIMER:
         source = _text("sys/devices/system/clocksource/clocksource0/current_clocksource")
         message = f"the clock has steps of {step * 1e6:.0f} µs" + (f" (source {source})" if source else "")
-        return Finding("timer", "warning", message, "choose the clock source tsc, or another machine")
-    return Finding("timer", "ok", f"steps of {step * 1e9:.0f} ns")
+        return Diagnosis("timer", "warning", message, "choose the clock source tsc, or another machine")
+    return Diagnosis("timer", "ok", f"steps of {step * 1e9:.0f} ns")
 
 
-def torch_build(device: str = "auto") -> Finding:
+def torch_build(device: str = "auto") -> Diagnosis:
     """The build of torch: its fast kernels, and its use of a GPU that is there."""
     has = {"MKL": torch.backends.mkl.is_available(), "oneDNN": torch.backends.mkldnn.is_available()}
     lacks = [name for name, there in has.items() if not there]
@@ -190,17 +190,17 @@ def torch_build(device: str = "auto") -> Finding:
     if there and not torch.cuda.is_available():
         if torch.version.cuda is None:
             message = f"there is an NVIDIA GPU, but torch {torch.__version__} is built without CUDA"
-            return Finding("torch", "warning", message, "install a torch with CUDA, or say --device cpu")
+            return Diagnosis("torch", "warning", message, "install a torch with CUDA, or say --device cpu")
         message = f"there is an NVIDIA GPU, but torch (CUDA {torch.version.cuda}) cannot use it"
-        return Finding("torch", "warning", message, "update the driver, or say --device cpu")
+        return Diagnosis("torch", "warning", message, "update the driver, or say --device cpu")
     if len(lacks) == len(has) and platform.machine().lower() in ("x86_64", "amd64"):
         message = "torch has neither MKL nor oneDNN: forwards on this CPU are slow"
-        return Finding("torch", "warning", message, "install torch from pytorch.org's wheels")
+        return Diagnosis("torch", "warning", message, "install torch from pytorch.org's wheels")
     text = ", ".join([*(name for name in has if name not in lacks), *([f"CUDA {torch.version.cuda}"] if there else [])])
-    return Finding("torch", "ok", f"{torch.__version__} with {text or 'its own kernels'}")
+    return Diagnosis("torch", "ok", f"{torch.__version__} with {text or 'its own kernels'}")
 
 
-def gpu(gpus: "list[Gpu]") -> Finding:
+def gpu(gpus: "list[Gpu]") -> Diagnosis:
     """The GPUs: others that use them, and reasons why they are slowed down."""
     wrong = []
     for device in gpus:
@@ -211,25 +211,27 @@ def gpu(gpus: "list[Gpu]") -> Finding:
         if why := reasons(device.slowed or 0):
             wrong.append(f"GPU {device.index} is slowed down ({why})")
     if wrong:
-        return Finding("GPU", "warning", "; ".join(wrong), "see nvidia-smi; wait, cool it, or choose another --device")
+        return Diagnosis(
+            "GPU", "warning", "; ".join(wrong), "see nvidia-smi; wait, cool it, or choose another --device"
+        )
     idle = "; ".join(
         f"{device.index}: {device.name}, {_value(device.busy, '%')}, {_value(device.temperature, '°C')}"
         for device in gpus
     )
-    return Finding("GPU", "ok", idle or "none that is used")
+    return Diagnosis("GPU", "ok", idle or "none that is used")
 
 
-def disk(folder: Path) -> Finding:
+def disk(folder: Path) -> Diagnosis:
     """The disk: the folder of a run, which need not exist yet, must be writable and have room."""
     place = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     free = shutil.disk_usage(place).free
     room = f"{free / 2**30:.1f} GiB" if free >= 2**30 else f"{free / 2**20:.0f} MiB"
     if not os.access(place, os.W_OK):
-        return Finding("disk", "error", f"{place} cannot be written", "choose another folder with --out")
+        return Diagnosis("disk", "error", f"{place} cannot be written", "choose another folder with --out")
     if free < LITTLE_SPACE:
         level: Level = "error" if free < NO_SPACE else "warning"
-        return Finding("disk", level, f"{place} has {room} left", "make room, or choose another folder with --out")
-    return Finding("disk", "ok", f"{room} left")
+        return Diagnosis("disk", level, f"{place} has {room} left", "make room, or choose another folder with --out")
+    return Diagnosis("disk", "ok", f"{room} left")
 
 
 def _usable_cpus() -> set[int]:

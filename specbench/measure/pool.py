@@ -91,7 +91,7 @@ def _unbegun(folder: Path) -> bool:
 def _decode(plan: Plan, folder: Path, starting: AbstractContextManager[Crew], count: int | None) -> bool:
     """Have workers decode all shards, `count` if they have begun; False if the user stopped it."""
     with command.stop_requests() as stopping, RunProgress() as bar, starting as everyone:
-        pool = Pool(folder, everyone, count, timed=not plan.untimed)
+        pool = ShardPool(folder, everyone, count, timed=not plan.untimed)
         try:
             while not pool.finished:
                 stopping.waits = pool.busy
@@ -105,7 +105,7 @@ def _decode(plan: Plan, folder: Path, starting: AbstractContextManager[Crew], co
     return True
 
 
-class Pool(Queue[Shard]):
+class ShardPool(Queue[Shard]):
     """The queue of shards, and what workers tell of them."""
 
     def __init__(self, folder: Path, crew: Crew, count: int | None, timed: bool = False) -> None:

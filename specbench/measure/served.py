@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Turn:
+class AskedDocument:
     """A document as a server was asked it."""
 
     request: Request  # with its own prompt
@@ -106,9 +106,9 @@ class ServerRows:
                 return await open_loop(client, talks, times)
             return await closed_loop(client, talks, self.work.plan.concurrency)
 
-    async def _talk(self, turns: Sequence[int], repeat: int, send: Send) -> list[Turn]:
+    async def _talk(self, turns: Sequence[int], repeat: int, send: Send) -> list[AskedDocument]:
         """Ask one turn after another. Of an answer no more is read here than the next turn needs: others are timed."""
-        asked: list[Turn] = []
+        asked: list[AskedDocument] = []
         for index in turns:
             if asked and (answer := asked[-1].answer):
                 before = asked[-1].request
@@ -118,7 +118,7 @@ class ServerRows:
             prompt = self.work.prompts[index % len(self.work.requests)]
             request, own = self._conversations.prompt(self.name, self._request(index), prompt)
             answer = None if isinstance(own, str) else await send(self._ask(request, own, repeat))
-            asked.append(Turn(request, own, answer))
+            asked.append(AskedDocument(request, own, answer))
         return asked
 
     def _ask(self, request: Request, prompt: list[int], repeat: int) -> Ask:
@@ -133,7 +133,7 @@ class ServerRows:
             return Ask(tasks.messages(request, self._conversations.answers(self.name, request)), ask.options | tools)
         return ask
 
-    def _failed(self, turn: Turn, reply: Reply) -> str:
+    def _failed(self, turn: AskedDocument, reply: Reply) -> str:
         """Why a turn has no answer that could be used, in one line; empty if it has one."""
         assert not isinstance(turn.prompt, str)
         return reply.error or problem(reply, self.work.pair, turn.request, turn.prompt, self.client.chat)
@@ -142,7 +142,7 @@ class ServerRows:
         key = {"repeat": repeat, "task": request.task, "doc_id": request.doc_id}
         return key | {"method": self.name, "warmup": False}
 
-    def _records(self, repeat: int, order: int, turn: Turn) -> Rows:
+    def _records(self, repeat: int, order: int, turn: AskedDocument) -> Rows:
         work, request, answer = self.work, turn.request, turn.answer
         key = self._key(repeat, request)
         sample = beginning(key, work.plan.seed, order, request, turn.prompt) | {"device": None}

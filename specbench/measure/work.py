@@ -17,7 +17,7 @@ from specbench.engine.types import Method, Sampling
 from specbench.plan import Plan
 from specbench.results import documents, records
 from specbench.results.aside import SECONDS, read_seconds
-from specbench.results.documents import Document
+from specbench.results.documents import DocumentRow
 from specbench.tasks.harness import Request, Tasks
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Work:
     def keep_prompts(self, folder: Path) -> None:
         """Write into the run folder what the texts are about, if the plan says so and it is not there yet."""
         if self.plan.keep_prompts:
-            about = (Document(r.task, r.doc_id, r.prompt, *self.tasks.about(r)) for r in self.requests)
+            about = (DocumentRow(r.task, r.doc_id, r.prompt, *self.tasks.about(r)) for r in self.requests)
             with Folder.at(folder) as place:
                 documents.keep(place, about)
 

@@ -20,7 +20,7 @@ from specbench.config import UserError
 from specbench.report import page_documents, page_latency, page_parts, page_plots, page_settings
 from specbench.report.columns import COLUMNS, MEANINGS, Column
 from specbench.report.drawing import mixed_models
-from specbench.report.page_documents import Source
+from specbench.report.page_documents import PageRun
 from specbench.report.page_style import Look, looks
 from specbench.results.stored import StoredRun
 
@@ -89,13 +89,15 @@ def _label(row: dict[str, Any], method: str, varying: list[str]) -> str:
     return " · ".join([method, *(str(row[name]) for name in varying)])
 
 
-def _source(run: StoredRun, methods: dict[str, str], labels: dict[str, str]) -> Source:
+def _source(run: StoredRun, methods: dict[str, str], labels: dict[str, str]) -> PageRun:
     columns = [*metrics.SAMPLE, "warmup", "finish", "error", "prefill_seconds", "decode_seconds", "peak_memory"]
     samples = run.samples(columns)
-    return Source(run, methods, labels, samples[~samples.warmup], metrics.per_document(samples, run.rounds()))
+    return PageRun(run, methods, labels, samples[~samples.warmup], metrics.per_document(samples, run.rounds()))
 
 
-def _figures(summary: pd.DataFrame, sources: Sequence[Source], warnings: Sequence[str] = ()) -> page_plots.Figures:
+def _figures(
+    summary: pd.DataFrame, sources: Sequence[PageRun], warnings: Sequence[str] = ()
+) -> page_plots.PlottedTables:
     depths = [metrics.depths(source.run.rounds(), by_document=True) for source in sources]
     depths = [rows.assign(label=rows.method.map(s.labels)) for rows, s in zip(depths, sources, strict=True)]
     counts = [s.counts.reset_index().assign(run=s.run.name) for s in sources]
@@ -104,7 +106,7 @@ def _figures(summary: pd.DataFrame, sources: Sequence[Source], warnings: Sequenc
     methods |= {s.labels[name]: label for s in sources for name, label in s.methods.items()}
     baselines = summary[summary.method == summary["baseline"]] if "baseline" in summary else summary.iloc[:0]
     bounds = {s.labels[spec.name] for s in sources for spec in s.run.plan.methods if is_bound(spec)}
-    return page_plots.Figures(
+    return page_plots.PlottedTables(
         summary=summary,
         depths=pd.concat(depths, ignore_index=True),
         counts=pd.concat(counts, ignore_index=True),

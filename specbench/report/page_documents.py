@@ -16,7 +16,7 @@ from specbench.base.console import plain
 from specbench.config import UserError
 from specbench.report.page_style import clean
 from specbench.report.page_traces import Encoder, Streams, milliseconds
-from specbench.results.documents import Document
+from specbench.results.documents import DocumentRow
 from specbench.results.stored import StoredRun
 
 DOCUMENTS = 200  # of each task
@@ -27,7 +27,7 @@ RATES = ("acceptance_rate", "tau", "discard_rate", "verification_rate", "tokens_
 
 
 @dataclass(frozen=True)
-class Source:
+class PageRun:
     """A run and what the page takes from it."""
 
     run: StoredRun
@@ -37,7 +37,7 @@ class Source:
     counts: pd.DataFrame  # of metrics.per_document
 
 
-def packed(sources: Sequence[Source], metric: dict[str, str]) -> tuple[bytes, list[str]]:
+def packed(sources: Sequence[PageRun], metric: dict[str, str]) -> tuple[bytes, list[str]]:
     """The drill-down's data, of as many documents as the page has room for, and notes about it."""
     page = _Page(sources, metric)
     most = DOCUMENTS
@@ -66,7 +66,7 @@ class _Stretch:
 class _Page:
     """What a page has of documents. Each is read and traced once, however many of them it is packed with."""
 
-    def __init__(self, sources: Sequence[Source], metric: dict[str, str]) -> None:
+    def __init__(self, sources: Sequence[PageRun], metric: dict[str, str]) -> None:
         words = Words()
         self._encoder = Encoder(words)
         self._metric, self._sources, self._labels = metric, list[_OfSource](), list[str]()
@@ -117,7 +117,7 @@ class _OfSource:
     """What a page has of the documents of one source, in stretches."""
 
     def __init__(
-        self, source: Source, labels: dict[str, str], metric: dict[str, str], encoder: Encoder, words: Words
+        self, source: PageRun, labels: dict[str, str], metric: dict[str, str], encoder: Encoder, words: Words
     ) -> None:
         """`labels` are those of methods that no source before has."""
         self._run, self._counts, self._encoder, self.labels = source.run, source.counts, encoder, labels
@@ -178,7 +178,7 @@ class _OfSource:
             yield key, told + [plain(last_line(row.error))] * (not known)
 
 
-def _shortened(row: Document) -> list[Any]:
+def _shortened(row: DocumentRow) -> list[Any]:
     """Prompt, how many characters before it are left out, reference answer and category, which may be unknown."""
     left_out = max(0, len(row.prompt) - LONGEST)
     return [row.prompt[left_out:], left_out, row.reference and row.reference[:LONGEST], row.category]

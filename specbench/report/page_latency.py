@@ -8,7 +8,7 @@ import pandas as pd
 from specbench.analysis.metrics import timed_alone
 from specbench.report import page_parts
 from specbench.report.columns import Column, number
-from specbench.report.page_documents import Source
+from specbench.report.page_documents import PageRun
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 TIMES = {"ttft": "TTFT", "tpot": "TPOT"}
@@ -31,7 +31,7 @@ MEANINGS = {
 }
 
 
-def table(sources: Sequence[Source]) -> pd.DataFrame:
+def table(sources: Sequence[PageRun]) -> pd.DataFrame:
     """Percentiles in ms by label and task; texts that were decoded together have no latency of their own."""
     parts = []
     for source in sources:
@@ -56,7 +56,7 @@ def table(sources: Sequence[Source]) -> pd.DataFrame:
     return rows.sort_values(["task", "label"], key=lambda names: names.map((tasks + labels).index), ignore_index=True)
 
 
-def shown(sources: Sequence[Source]) -> dict[str, Any]:
+def shown(sources: Sequence[PageRun]) -> dict[str, Any]:
     """Headings and rows for the template; no rows where nothing was timed alone."""
     found = table(sources)
     if found.empty:

@@ -26,7 +26,7 @@ NO_DRAFTS = "No method here has rounds with drafts on record, so there is no acc
 
 
 @dataclass(frozen=True)
-class Figures:
+class PlottedTables:
     """What is plotted; every table has a column `label`, the method's name on the page."""
 
     summary: pd.DataFrame
@@ -37,7 +37,7 @@ class Figures:
     mixed: bool = False  # runs of other models are compared
 
 
-def plots(figures: Figures) -> list[Json]:
+def plots(figures: PlottedTables) -> list[Json]:
     """Each plot's name, title, a line on how to read it, one for where it is empty, and its views.
 
     A view is plotly's data and layout, by task.
@@ -51,7 +51,7 @@ def plots(figures: Figures) -> list[Json]:
     def of(table: pd.DataFrame, task: str) -> pd.DataFrame:
         return table if task == ALL_TASKS else table[table.task == task]
 
-    def by_task(names: list[str], table: pd.DataFrame, draw: Callable[[pd.DataFrame, Figures], Json]) -> Json:
+    def by_task(names: list[str], table: pd.DataFrame, draw: Callable[[pd.DataFrame, PlottedTables], Json]) -> Json:
         return {plain(name): draw(of(table, name), figures) for name in names}
 
     def by_looks(names: list[str], table: pd.DataFrame, draw: Callable[..., Json]) -> Json:
@@ -109,7 +109,7 @@ def plots(figures: Figures) -> list[Json]:
     ]
 
 
-def _speed_accuracy(rows: pd.DataFrame, figures: Figures) -> Json:
+def _speed_accuracy(rows: pd.DataFrame, figures: PlottedTables) -> Json:
     data: list[Json] = []
     known = _known(rows, "speedup_decode", "accuracy")
     lows, highs = [], []
@@ -137,7 +137,7 @@ def _speed_accuracy(rows: pd.DataFrame, figures: Figures) -> Json:
     return {"data": data, "layout": made}
 
 
-def _fronts(rows: pd.DataFrame, figures: Figures, left: float, bottom: float) -> list[Json]:
+def _fronts(rows: pd.DataFrame, figures: PlottedTables, left: float, bottom: float) -> list[Json]:
     """The Pareto front of each pair and sampling: speedups of different models, or over different baselines, beat
     nothing, and bounds are reached by no method."""
     fronts: list[Json] = []
@@ -161,7 +161,7 @@ def _or(value: float | None, other: float) -> float:
     return value if value is not None and math.isfinite(value) else other
 
 
-def _speedups(rows: pd.DataFrame, figures: Figures, tasks: list[str]) -> Json:
+def _speedups(rows: pd.DataFrame, figures: PlottedTables, tasks: list[str]) -> Json:
     rows = rows[rows.method != rows.get("baseline", "")]
     labels = list(rows.label.drop_duplicates())
     data = []
@@ -179,7 +179,7 @@ def _speedups(rows: pd.DataFrame, figures: Figures, tasks: list[str]) -> Json:
     return {"data": data, "layout": made}
 
 
-def _discard_verification(rows: pd.DataFrame, figures: Figures) -> Json:
+def _discard_verification(rows: pd.DataFrame, figures: PlottedTables) -> Json:
     data = []
     known = _known(rows, "discard_rate", "verification_rate")
     for row in known:

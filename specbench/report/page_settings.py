@@ -3,13 +3,13 @@
 import json
 from typing import Any
 
-from specbench.report.page_documents import Source
+from specbench.report.page_documents import PageRun
 from specbench.results.stored import StoredRun
 
 ELSEWHERE = {"pair", "methods", "tasks", "baseline", "baselines"}  # parts of a plan that are shown by themselves
 
 
-def of_run(source: Source) -> dict[str, Any]:
+def of_run(source: PageRun) -> dict[str, Any]:
     """The settings and the environment of a run, as lists of names and values."""
     run, plan, manifest = source.run, source.run.plan, source.run.manifest
     baselines = [f"{base} of {name}" for name, base in plan.baselines.items() if name != base]

@@ -7,7 +7,7 @@ seconds, by what they were spent on.
 from collections.abc import Iterable
 from typing import Any
 
-from specbench.base.folder import Member
+from specbench.base.folder import FolderFile
 from specbench.base.untrusted import read_json
 from specbench.config import UserError
 
@@ -34,7 +34,7 @@ def slowed(watched: Any) -> str:
     return "; ".join(parts)
 
 
-def read_slowed(path: Member) -> str:
+def read_slowed(path: FolderFile) -> str:
     """`slowed` of a run's file; "" if it has none. A damaged one tells nothing."""
     try:
         return slowed(read_json(path)) if path.folder.has(path.name) else ""

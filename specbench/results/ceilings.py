@@ -18,7 +18,7 @@ from specbench.base.files import write_json
 from specbench.base.hashes import short_hash
 from specbench.base.stats import Floats
 from specbench.base.untrusted import read_object
-from specbench.results.check_manifest import Ceilings as Measured
+from specbench.results.check_manifest import StoredCeilings as Measured
 
 if TYPE_CHECKING:
     import torch

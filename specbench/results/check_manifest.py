@@ -20,7 +20,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, protected_namespaces=())
 
 
-class Forward(Section):
+class StoredForward(Section):
     """What a forward of a model moves and computes (`facts` in engine/models/cost.py)."""
 
     weight_bytes: Size
@@ -44,7 +44,7 @@ class Model(Section):
     tokenizer_state: str | None = None
     weights: str | None = None
     shared_tokens: Size | None = None
-    forward: Forward | Annotated[dict[str, Any], Field(max_length=0)] | None = None
+    forward: StoredForward | Annotated[dict[str, Any], Field(max_length=0)] | None = None
 
 
 class Target(Model):
@@ -71,14 +71,14 @@ class Product(Section):
     median: Speed
 
 
-class Machine(Section):
+class StoredMachine(Section):
     device: str
     cpu: str | None
     threads: Place | None
 
 
-class Ceilings(Section):
-    machine: Machine
+class StoredCeilings(Section):
+    machine: StoredMachine
     dtype: str
     measured: str
     bandwidth: Annotated[list[Bandwidth], Field(min_length=1)]
@@ -90,13 +90,13 @@ class Generation(Section):
     max_new_tokens: Place | None = None
 
 
-class Runtime(Section):
+class StoredRuntime(Section):
     name: str = "eager"
     asked: str | None = None
     why: str | None = None
 
 
-class Models(Section):
+class StoredModels(Section):
     """The models by role; members besides target and draft have names of their own."""
 
     __pydantic_extra__: dict[str, Model]
@@ -104,7 +104,7 @@ class Models(Section):
     draft: Model | None = None
 
 
-class Shard(Section):
+class StoredShard(Section):
     number: Annotated[int, Field(ge=1, lt=2**31)]
     of: Annotated[int, Field(ge=1, lt=2**31)]
     first: Place
@@ -112,7 +112,7 @@ class Shard(Section):
     environment: Environment | None = None  # of a joined run's
 
     @model_validator(mode="after")
-    def _has_documents(self) -> "Shard":
+    def _has_documents(self) -> "StoredShard":
         if self.number > self.of or self.first >= self.stop:
             raise ValueError("there is no such shard")
         return self
@@ -121,7 +121,7 @@ class Shard(Section):
 class Manifest(Section):
     version: int = Field(alias="schema", ge=1)
     plan: dict[str, Any]
-    models: Models | Annotated[dict[str, Any], Field(max_length=0)] | None
+    models: StoredModels | Annotated[dict[str, Any], Field(max_length=0)] | None
     inputs: dict[str, dict[str, Any]]
     requests: list[Annotated[tuple[str, Place, str, str], Field(strict=False)]]
     generation: dict[str, Generation]
@@ -138,11 +138,11 @@ class Manifest(Section):
     kept_tokens: list[Place] | None = None  # of trajectories: of each prompt, those that the turn before has cached
     left_out: dict[str, Place] = {}
     leaks: dict[str, Place] = {}
-    ceilings: Ceilings | None = None
-    runtime: Runtime = Runtime()
+    ceilings: StoredCeilings | None = None
+    runtime: StoredRuntime = StoredRuntime()
     imported: dict[str, Any] | None = None
-    shard: Shard | None = None
-    joined: list[Shard] | None = None
+    shard: StoredShard | None = None
+    joined: list[StoredShard] | None = None
 
     @field_validator("prompt_ids")
     @classmethod

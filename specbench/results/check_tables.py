@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from specbench.base.errors import UserError
-from specbench.base.parquet import Rows
+from specbench.base.parquet import RowGroups
 from specbench.base.untrusted import Source
 from specbench.results import records
 
@@ -32,7 +32,7 @@ DRAFTED = (
 MAY_LACK = ("ratios", "predictions", "confidences", "overlaps")  # lists in which a value may be unknown (NaN or null)
 
 
-def check(rows: Rows, name: str, methods: Sequence[str], tasks: Sequence[str]) -> pa.Table:
+def check(rows: RowGroups, name: str, methods: Sequence[str], tasks: Sequence[str]) -> pa.Table:
     """Check the rows of the table `name` of a run.
 
     Returns:

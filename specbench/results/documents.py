@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from specbench.base import parquet
 from specbench.base.errors import UserError
-from specbench.base.folder import Folder, Member
+from specbench.base.folder import Folder, FolderFile
 from specbench.base.hashes import short_hash
-from specbench.base.parquet import Rows
+from specbench.base.parquet import RowGroups
 from specbench.results.records import WRITING, is_whole
 
 FILE = "documents.parquet"
@@ -33,7 +33,7 @@ Key = tuple[str, int]  # a task and a doc_id
 
 
 @dataclass(frozen=True)
-class Document:
+class DocumentRow:
     """A row of DOCUMENTS."""
 
     task: str
@@ -48,13 +48,13 @@ class Document:
         return short_hash(self.prompt)
 
 
-def keep(folder: Folder, documents: Iterable[Document]) -> None:
+def keep(folder: Folder, documents: Iterable[DocumentRow]) -> None:
     """Write `documents.parquet`, unless a whole one is there. Raises OSError, LinkRefused."""
-    target = Member(folder, FILE)
+    target = FolderFile(folder, FILE)
     if folder.has(FILE) and is_whole(target, DOCUMENTS):
         return
     with parquet.whole(target, DOCUMENTS, WRITING) as writer:
-        group: list[Document] = []
+        group: list[DocumentRow] = []
         room = GROUP
         for document in documents:
             group.append(document)
@@ -68,7 +68,7 @@ def keep(folder: Folder, documents: Iterable[Document]) -> None:
 
 def find(
     folder: Folder, chosen: Mapping[str, Collection[int]], hashes: Mapping[str, Mapping[int, str]]
-) -> dict[Key, Document]:
+) -> dict[Key, DocumentRow]:
     """The documents `chosen` by task, as far as they were kept; none from a run without the file.
 
     Args:
@@ -79,16 +79,16 @@ def find(
     """
     if not chosen or not folder.has(FILE):
         return {}
-    source = Member(folder, FILE)
+    source = FolderFile(folder, FILE)
     remedy = "the run's figures do not need it; remove it to go on without prompts"
     parquet.check(source, DOCUMENTS, NEEDED, remedy, least=parquet.LARGE)
     wanted = pc.scalar(False)
     for task, ids in chosen.items():
         wanted |= (pc.field("task") == task) & pc.field("doc_id").isin(list(ids))
-    documents: dict[Key, Document] = {}
-    for batch in Rows([source], DOCUMENTS).to_batches(filter=wanted):
+    documents: dict[Key, DocumentRow] = {}
+    for batch in RowGroups([source], DOCUMENTS).to_batches(filter=wanted):
         for row in batch.to_pylist():
-            document = Document(**row)
+            document = DocumentRow(**row)
             key = document.task, document.doc_id
             recorded = hashes.get(document.task, {}).get(document.doc_id)
             if row["prompt"] is None or key in documents or recorded not in ("", document.prompt_hash):
@@ -97,5 +97,5 @@ def find(
     return documents
 
 
-def _table(rows: Collection[Document]) -> pa.Table:
+def _table(rows: Collection[DocumentRow]) -> pa.Table:
     return pa.Table.from_pylist([vars(row) for row in rows], schema=DOCUMENTS)

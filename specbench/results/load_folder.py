@@ -17,7 +17,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.base import files, parquet
-from specbench.base.folder import Folder, Member
+from specbench.base.folder import Folder, FolderFile
 from specbench.base.untrusted import read_object
 from specbench.config import UserError, validated
 from specbench.plan import Plan
@@ -78,7 +78,7 @@ class Unit(NamedTuple):
         return f"{files.safe_name(self.method)}-{self.rate!r}-{self.repeat}"
 
 
-class Asked(Section):
+class StoredAsked(Section):
     """What was asked of the server."""
 
     rows: Annotated[int, Field(ge=1, lt=2**31)]
@@ -88,7 +88,7 @@ class Asked(Section):
 
 
 class LoadManifest(Manifest):
-    load: Asked
+    load: StoredAsked
 
 
 class Rates(BaseModel):
@@ -103,7 +103,7 @@ class LoadFolder:
         self._place = place
         self.manifest: dict[str, Any] | None = None
         if place.has(MANIFEST):
-            self.manifest = _manifest(Member(place, MANIFEST))
+            self.manifest = _manifest(FolderFile(place, MANIFEST))
 
     @property
     def path(self) -> Path:
@@ -131,7 +131,7 @@ class LoadFolder:
         if not self._place.has(PARTS):
             return None
         parts = self._parts()
-        both = {kind: Member(parts, f"{unit.name}.{kind}.parquet") for kind in (STEPS, REQUESTS)}
+        both = {kind: FolderFile(parts, f"{unit.name}.{kind}.parquet") for kind in (STEPS, REQUESTS)}
         if not all(parts.has(file.name) for file in both.values()):
             return None
         frames = {kind: _read(file, kind, ANEW) for kind, file in both.items()}
@@ -144,13 +144,15 @@ class LoadFolder:
         """Keep a unit; its requests are written last."""
         parts = self._parts(make=True)
         for kind, frame in ((STEPS, steps), (REQUESTS, requests)):
-            parquet.put(Member(parts, f"{unit.name}.{kind}.parquet"), as_table(frame, kind), {"compression": "zstd"})
+            parquet.put(
+                FolderFile(parts, f"{unit.name}.{kind}.parquet"), as_table(frame, kind), {"compression": "zstd"}
+            )
 
     def rates(self, methods: Sequence[str]) -> dict[str, float]:
         """The rates at which queues begin to grow, by method, as far as they are known."""
         if not self._place.has(RATES):
             return {}
-        file = Member(self._place, RATES)
+        file = FolderFile(self._place, RATES)
         rates = validated(Rates, {"rates": read_object(file, remedy=ANEW)}, str(file), ANEW).rates
         if unknown := [name for name in rates if name not in methods]:
             raise UserError(f"{file} is damaged (it has a rate of {unknown[0]!r}, which was not measured); {ANEW}")
@@ -162,7 +164,7 @@ class LoadFolder:
     def finish(self, requests: pd.DataFrame, steps: pd.DataFrame) -> None:
         """Write the tables of all that a command measured."""
         for kind, frame in ((REQUESTS, requests), (STEPS, steps)):
-            parquet.put(Member(self._place, f"{kind}.parquet"), as_table(frame, kind), {"compression": "zstd"})
+            parquet.put(FolderFile(self._place, f"{kind}.parquet"), as_table(frame, kind), {"compression": "zstd"})
 
     def _parts(self, make: bool = False) -> Folder:
         parts = self._place.folder(PARTS, make)
@@ -198,8 +200,8 @@ def served_steps(path: Path) -> tuple[Plan, pd.DataFrame]:
     with place:
         if not place.has(MANIFEST) or not place.has(f"{STEPS}.parquet"):
             raise missing
-        plan = plan_of(_manifest(Member(place, MANIFEST)), path)
-        file = Member(place, f"{STEPS}.parquet")
+        plan = plan_of(_manifest(FolderFile(place, MANIFEST)), path)
+        file = FolderFile(place, f"{STEPS}.parquet")
         steps = _read(file, STEPS, "measure it again")
     if unknown := set(steps.method) - {spec.name for spec in plan.methods}:
         raise UserError(f"{file} is damaged (it has steps of {min(unknown)!r}); measure it again")
@@ -214,7 +216,7 @@ def as_table(frame: pd.DataFrame, kind: str) -> pa.Table:
     return pa.Table.from_pandas(frame, schema=SCHEMAS[kind], preserve_index=False)
 
 
-def _manifest(file: Member) -> dict[str, Any]:
+def _manifest(file: FolderFile) -> dict[str, Any]:
     manifest = read_object(file, remedy="measure it again")
     if "load" not in manifest:
         raise UserError(f"{file} was written by an earlier version; measure it again")
@@ -222,11 +224,11 @@ def _manifest(file: Member) -> dict[str, Any]:
     return manifest
 
 
-def _read(file: Member, kind: str, remedy: str) -> pd.DataFrame:
+def _read(file: FolderFile, kind: str, remedy: str) -> pd.DataFrame:
     """A table of requests or steps. Raises UserError for what no server can have written."""
     schema = SCHEMAS[kind]
     parquet.check(file, schema, schema.names, remedy)
-    table = parquet.Rows([file], schema, remedy).to_table()
+    table = parquet.RowGroups([file], schema, remedy).to_table()
     wrong = next((f"{name} lacks values" for name in schema.names if _nulls(table[name])), "")
     frame = table.to_pandas()
     if wrong := wrong or (_wrong_requests if kind == REQUESTS else _wrong_steps)(frame):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from specbench.base import files
 from specbench.base.errors import UserError
-from specbench.base.folder import Folder, Member, is_leftover
+from specbench.base.folder import Folder, FolderFile, is_leftover
 from specbench.base.untrusted import read_object
 
 LOCK = ".lock"
@@ -124,7 +124,7 @@ def _lock(descriptor: int, folder: Folder) -> None:
 
 def _owner(folder: Folder) -> str:
     try:
-        owner = read_object(Member(folder, LOCK), most=LONGEST)
+        owner = read_object(FolderFile(folder, LOCK), most=LONGEST)
         return f"process {owner['pid']:d} on {owner['host']!r} since {owner['since']!r}"
     except (UserError, ValueError, KeyError, TypeError):
         return "another process"

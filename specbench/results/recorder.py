@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from specbench.base import untrusted
 from specbench.base.errors import UserError
-from specbench.base.folder import Folder, LinkRefused, Member
-from specbench.base.parquet import Rows
+from specbench.base.folder import Folder, FolderFile, LinkRefused
+from specbench.base.parquet import RowGroups
 from specbench.results import records
-from specbench.results.records import ROUNDS, SAMPLES, Part
+from specbench.results.records import ROUNDS, SAMPLES, PartFile
 
 BLOCK = 200  # documents whose parts are joined: a run of any length has some hundred files
 STATES_KEPT = 2  # documents: if the last part is damaged, the run goes on from the one before it
@@ -52,7 +52,7 @@ class Recorder:
         for name in filter(self._run.has, ("parts", "damaged")):
             self._run.folder(name).refuse_links()
         self.merged = self._is_merged(warn)
-        self._single: list[Part] = []  # parts that are in no block yet
+        self._single: list[PartFile] = []  # parts that are in no block yet
         if not self.merged:
             self._parts = self._run.folder("parts", make=True)
             self._run.sync()
@@ -91,7 +91,7 @@ class Recorder:
         """Merge the parts into the two tables, samples last, and remove the parts. A second call does nothing."""
         if not self.merged:
             for name in ("rounds", "samples"):
-                records.stream(Member(self._run, f"{name}.parquet"), records.open_rows(self._run, name))
+                records.stream(FolderFile(self._run, f"{name}.parquet"), records.open_rows(self._run, name))
             self.merged = True
         self._run.remove_folder("parts")
 
@@ -101,7 +101,7 @@ class Recorder:
         `gone` is true of the samples that they replace, which have no rounds. A run that is killed meanwhile is then as
         before, or has the new rows.
         """
-        whole = Part(0, count - 1)
+        whole = PartFile(0, count - 1)
         self._parts = self._run.folder("parts", make=True)
         records.stream(self._file(whole, "rounds"), records.open_rows(self._run, "rounds"), more=rounds)
         rows = [self._origin | row for row in samples]
@@ -111,17 +111,19 @@ class Recorder:
         self.merged = False
         self.finish()
 
-    def _part(self, index: int) -> Part:
-        return Part(index - self._first, index - self._first)
+    def _part(self, index: int) -> PartFile:
+        return PartFile(index - self._first, index - self._first)
 
-    def _file(self, part: Part, name: str) -> Member:
-        return Member(self._parts, part.name(name))
+    def _file(self, part: PartFile, name: str) -> FolderFile:
+        return FolderFile(self._parts, part.name(name))
 
     def _join(self) -> None:
         """Join the single parts to a block. They count until the samples of the block are in place."""
-        block = Part(self._single[0].first, self._single[-1].last)
+        block = PartFile(self._single[0].first, self._single[-1].last)
         for name, schema in (("rounds", ROUNDS), ("samples", SAMPLES)):
-            records.stream(self._file(block, name), Rows([self._file(part, name) for part in self._single], schema))
+            records.stream(
+                self._file(block, name), RowGroups([self._file(part, name) for part in self._single], schema)
+            )
         self._single = []
         self._drop_covered()
 
@@ -129,9 +131,9 @@ class Recorder:
         """Remove the single parts that are in a block, except the states at its end."""
         blocks = [part for part in records.parts(self._run) if part.last > part.first]
         covered = {number for block in blocks for number in range(block.first, block.last + 1)}
-        ends = {Part(block.last, block.last).name("states") for block in blocks}
+        ends = {PartFile(block.last, block.last).name("states") for block in blocks}
         for name in self._parts.names():
-            part = Part.of(name)
+            part = PartFile.of(name)
             if part and part.first == part.last and part.first in covered and name not in ends:
                 self._parts.unlink(name)
 
@@ -139,7 +141,7 @@ class Recorder:
         """True if both tables are there. Leftovers of an unfinished or damaged merge are removed or set aside."""
         tables = {"rounds.parquet": ROUNDS, "samples.parquet": SAMPLES}
         for name, schema in tables.items():
-            if self._run.has(name) and not records.is_whole(Member(self._run, name), schema):
+            if self._run.has(name) and not records.is_whole(FolderFile(self._run, name), schema):
                 warn(f"{self.folder / name} is damaged; set aside in {self.folder}/damaged")
                 self._set_aside(self._run, name)
         if all(map(self._run.has, tables)):
@@ -165,7 +167,7 @@ class Recorder:
             if begins(self._first + done) or self._has_states(self._first + part.last):
                 starts.append(done)
         start = starts[-1]
-        named = [(Part.of(name), name) for name in self._parts.names()]
+        named = [(PartFile.of(name), name) for name in self._parts.names()]
         aside = [name for part, name in named if part and part.last >= start]
         parts = self.folder / "parts"
         if damaged:
@@ -183,7 +185,7 @@ class Recorder:
     def _attempts(self) -> int:
         """How often the folder was begun and recorded something."""
         last = records.files_of(self._run, "samples")[-1:]
-        return pc.max(Rows(last, SAMPLES).to_table(["attempt"]).column("attempt")).as_py() or 0
+        return pc.max(RowGroups(last, SAMPLES).to_table(["attempt"]).column("attempt")).as_py() or 0
 
     def _has_states(self, index: int) -> bool:
         try:

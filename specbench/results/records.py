@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from specbench.base import parquet
 from specbench.base.errors import UserError
-from specbench.base.folder import Folder, LinkRefused, Member
+from specbench.base.folder import Folder, FolderFile, LinkRefused
 from specbench.base.untrusted import Source
 
 VERSION = 13
@@ -149,29 +149,29 @@ def read_rows(folder: Path, name: str, columns: list[str] | None = None) -> pa.T
         return open_rows(opened, name).to_table(columns)
 
 
-def open_rows(folder: Folder, name: str, known: "list[Part] | None" = None) -> parquet.Rows:
+def open_rows(folder: Folder, name: str, known: "list[PartFile] | None" = None) -> parquet.RowGroups:
     """As `read_rows`, but nothing is read yet. `known`: the parts of an unfinished run, if they were listed already."""
     schema = SAMPLES if name == "samples" else ROUNDS  # columns that an older version lacks are null
-    return parquet.Rows(files_of(folder, name, known), schema)
+    return parquet.RowGroups(files_of(folder, name, known), schema)
 
 
-def files_of(folder: Folder, name: str, known: "list[Part] | None" = None) -> list[Member]:
+def files_of(folder: Folder, name: str, known: "list[PartFile] | None" = None) -> list[FolderFile]:
     """The files of a table: the table of a finished run, or its parts."""
     if folder.has(f"{name}.parquet") or not folder.has("parts"):
-        return [Member(folder, f"{name}.parquet")] if folder.has(f"{name}.parquet") else []
+        return [FolderFile(folder, f"{name}.parquet")] if folder.has(f"{name}.parquet") else []
     inner = folder.folder("parts")
-    return [Member(inner, part.name(name)) for part in (parts(folder) if known is None else known)]
+    return [FolderFile(inner, part.name(name)) for part in (parts(folder) if known is None else known)]
 
 
 @dataclass(frozen=True, order=True)
-class Part:
+class PartFile:
     """A document of a run, or a block of them from `first` to `last`, as the files in `parts/` are named."""
 
     first: int
     last: int
 
     @classmethod
-    def of(cls, name: str) -> "Part | None":
+    def of(cls, name: str) -> "PartFile | None":
         """The part that a file belongs to; None if it belongs to none."""
         match = re.fullmatch(r"(\d{6,})(?:-(\d{6,}))?\.(?:states\.json|rounds\.parquet|samples\.parquet)", name)
         return cls(int(match[1]), int(match[2] or match[1])) if match else None
@@ -182,15 +182,15 @@ class Part:
         return f"{numbers}.{table}.{'json' if table == 'states' else 'parquet'}"
 
 
-def parts(folder: Folder) -> list[Part]:
+def parts(folder: Folder) -> list[PartFile]:
     """The parts of an unfinished run that count, in order: from document 0 on without a gap, each document once.
 
     A part counts if its samples, which are written last, are there. A block replaces the single parts that it was made
     of.
     """
     names = folder.folder("parts").names() if folder.has("parts") else []
-    existing = [part for name in names if name.endswith(".samples.parquet") and (part := Part.of(name))]
-    counting: list[Part] = []
+    existing = [part for name in names if name.endswith(".samples.parquet") and (part := PartFile.of(name))]
+    counting: list[PartFile] = []
     next_document = 0
     for part in sorted(existing, key=lambda part: (part.first, -part.last)):
         if part.first == next_document:
@@ -220,7 +220,7 @@ def filled(columns: Mapping[str, Any], count: int, schema: pa.Schema) -> pa.Tabl
 
 def write_tables(target: Source, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
     """Write a table that may not fit into memory, of parts in the order of their rows."""
-    member = target if isinstance(target, Member) else Member(Folder.at(target.parent), target.name)
+    member = target if isinstance(target, FolderFile) else FolderFile(Folder.at(target.parent), target.name)
     with parquet.whole(member, _marked(schema), WRITING) as writer:
         for table in tables:
             writer.write_table(table.cast(_marked(schema)))
@@ -232,8 +232,8 @@ def write_frame(target: Source, frame: pd.DataFrame) -> None:
 
 
 def stream(
-    target: Member,
-    rows: parquet.Rows,
+    target: FolderFile,
+    rows: parquet.RowGroups,
     filter: pc.Expression | None = None,
     more: Iterable[dict[str, Any]] = (),
 ) -> None:
@@ -251,10 +251,10 @@ def stream(
             writer.write_table(pa.Table.from_batches(groups).cast(schema))
 
 
-def is_whole(file: Member, schema: pa.Schema) -> bool:
+def is_whole(file: FolderFile, schema: pa.Schema) -> bool:
     """True if every page of a table can be read, has its checksum, and is not far larger in memory."""
     try:
-        for _ in parquet.Rows([file], schema).to_batches():
+        for _ in parquet.RowGroups([file], schema).to_batches():
             pass
         return True
     except LinkRefused:

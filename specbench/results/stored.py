@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from specbench.base.environment import MUST_AGREE
 from specbench.base.errors import did_you_mean
-from specbench.base.folder import Folder, Member
-from specbench.base.parquet import Rows
+from specbench.base.folder import Folder, FolderFile
+from specbench.base.parquet import RowGroups
 from specbench.base.untrusted import brief, read_json
 from specbench.config import MethodSpec, UserError, load_method, validated
 from specbench.plan import Plan
@@ -68,7 +68,7 @@ class StoredRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._checked: dict[str, tuple[Rows, pa.Table]] = {}  # by table: its rows, and the keys of its texts
+        self._checked: dict[str, tuple[RowGroups, pa.Table]] = {}  # by table: its rows, and the keys of its texts
 
     @cached_property
     def _open(self) -> Folder:
@@ -79,8 +79,8 @@ class StoredRun:
         except (OSError, ValueError) as error:
             raise UserError(f"{self.folder} is not a run folder ({brief(getattr(error, 'strerror', error))})") from None
 
-    def _file(self, name: str) -> Member:
-        return Member(self._open, name)
+    def _file(self, name: str) -> FolderFile:
+        return FolderFile(self._open, name)
 
     @cached_property
     def slowed(self) -> str:
@@ -196,7 +196,7 @@ class StoredRun:
         return self.plan.sampling.name + ", no end tokens" * self.plan.ignore_eos + constraint
 
     @cached_property
-    def _parts(self) -> list[records.Part]:
+    def _parts(self) -> list[records.PartFile]:
         """The parts of an unfinished run. It may go on meanwhile, but all tables are read as of the same moment."""
         return records.parts(self._open)
 
@@ -204,11 +204,11 @@ class StoredRun:
         """Rows of `records.SAMPLES`, with warm-ups and failed samples. Raises UserError if the table is damaged."""
         return self.scan_samples().to_table(columns=columns).to_pandas()
 
-    def scan_samples(self) -> Rows:
+    def scan_samples(self) -> RowGroups:
         """The same, of which nothing is read yet."""
         return self._checked_rows("samples")
 
-    def rounds(self) -> Rows:
+    def rounds(self) -> RowGroups:
         """Rows of `records.ROUNDS`, read in batches: there may be millions. Raises UserError if they are damaged."""
         return self._checked_rows("rounds")
 
@@ -225,13 +225,13 @@ class StoredRun:
             )
         return [self._checked_rows(name) for name in TABLES][-1].to_table().to_pandas()
 
-    def _checked_rows(self, name: str) -> Rows:
+    def _checked_rows(self, name: str) -> RowGroups:
         """A table, after its check, which is done once."""
         if name not in self._checked:
             methods, tasks = [spec.name for spec in self.plan.methods], [line.task for line in self.plan.tasks]
             remedy = f"put a sound copy in its place, or `specbench run --resume {self.folder}` decodes what is lost"
             files = records.files_of(self._open, name, self._parts)
-            rows = Rows(
+            rows = RowGroups(
                 files, check_tables.SCHEMAS[name], remedy, (lambda: self._rounds_told) if name == "rounds" else int
             )
             texts = check_tables.check(rows, name, methods, tasks)
@@ -248,7 +248,7 @@ class StoredRun:
         batches = self._checked_rows("samples").to_batches({"tokens": tokens})
         return sum((pc.sum(batch["tokens"]).as_py() or 0) + 2 * batch.num_rows for batch in batches)
 
-    def kept(self, chosen: Mapping[str, Collection[int]]) -> dict[documents.Key, documents.Document]:
+    def kept(self, chosen: Mapping[str, Collection[int]]) -> dict[documents.Key, documents.DocumentRow]:
         """Prompts and reference answers of documents by task, as far as they were kept. Raises UserError."""
         return documents.find(self._open, chosen, self.documents())
 

@@ -21,7 +21,7 @@ from specbench.engine.clock import now
 from specbench.servers.adapters import Counters, parse_counters, unknown_fields
 from specbench.servers.engines import ENGINES, Engine, detected
 from specbench.servers.reply import Refusal, Reply, count
-from specbench.servers.stream import Events, Reader
+from specbench.servers.stream import Events, StreamReader
 from specbench.servers.wire import CONNECT, Declined, Unanswered, Wire, drain
 
 IDLE = 2.0  # seconds that an unused connection is kept: servers close theirs after five or more
@@ -184,7 +184,7 @@ class Client:
         path = "/v1/chat/completions" if self.chat else "/v1/completions"
         wait, most = self.settings.timeout, self.settings.deadline or WHOLE * self.settings.timeout
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=wait)
-        reader, events = Reader(reply, self.model, self._clean), Events()
+        reader, events = StreamReader(reply, self.model, self._clean), Events()
         loop = asyncio.get_running_loop()
 
         async def read(response: aiohttp.ClientResponse) -> None:

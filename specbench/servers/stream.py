@@ -66,7 +66,7 @@ class Events:
         self.head += line[: HEAD - len(self.head)]
 
 
-class Reader:
+class StreamReader:
     """Adds the events of one stream to a reply, in place."""
 
     def __init__(self, reply: Reply, model: str, clean: Callable[[str], str] = str) -> None:

@@ -32,7 +32,7 @@ from specbench.measure.staffing import Staffing
 from specbench.methods.chains.vanilla import Vanilla
 from specbench.methods.collaborative.cos.ensemble import Ensemble, one_by_one
 from specbench.plan import Plan
-from specbench.studies.audit_sampling import POSITIONS, SAMPLINGS, Prompt, Sampled, check_sampling, telling_places
+from specbench.studies.audit_sampling import POSITIONS, SAMPLINGS, SamplingTest, Start, check_sampling, telling_places
 
 LEVEL = 0.01  # of a false alarm, over all sampling tests of an audit together
 ROOM = 256  # positions after a prompt
@@ -47,7 +47,7 @@ class Leaving(Divergence):
 
 
 @dataclass
-class Finding:
+class MethodAudit:
     """The result of auditing one method."""
 
     method: str
@@ -58,7 +58,7 @@ class Finding:
     same: int = 0  # documents whose text is vanilla's
     agreed: list[float] = field(default_factory=list)  # the share of each text before it leaves vanilla's
     leavings: list[Leaving] = field(default_factory=list)
-    sampled: list[Sampled] = field(default_factory=list)
+    sampled: list[SamplingTest] = field(default_factory=list)
     failure: str = ""
 
     @property
@@ -73,7 +73,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Audited:
+class AuditedSetup:
     """What was audited: the machine, the models, and the methods that could not be built, with the reasons."""
 
     environment: dict[str, Any]
@@ -83,7 +83,7 @@ class Audited:
 
 def carry_out(
     plan: Plan, length: int, draws: int, named: bool = True, staffing: Staffing | None = None
-) -> tuple[list[Finding], Audited]:
+) -> tuple[list[MethodAudit], AuditedSetup]:
     """Audit the methods of a plan on its documents; the workers of `staffing` do it, or this process without it.
 
     Unless the user `named` the methods, those that cannot be built (for lack of a trained head, say) are left out.
@@ -96,7 +96,7 @@ def carry_out(
     return findings, audited
 
 
-def _open(plan: Plan, length: int, draws: int, named: bool) -> Opened[Audited, Finding]:
+def _open(plan: Plan, length: int, draws: int, named: bool) -> Opened[AuditedSetup, MethodAudit]:
     """Load the models, on the runtime of the audit, and the documents; a part audits one method."""
     eager = prepare.load_models(plan, "eager")
     prompts = prompts_of(plan, eager)
@@ -112,14 +112,14 @@ def _open(plan: Plan, length: int, draws: int, named: bool) -> Opened[Audited, F
             left_out[spec.name] = str(error)
     audit, names = Audit(eager, methods, prompts, length, draws), list(methods)
 
-    def find(number: int, advance: Advance) -> Finding:
+    def find(number: int, advance: Advance) -> MethodAudit:
         def between(count: int) -> None:
             advance(count)
             pair.runtime.settle()
 
         return audit.finding(names[number], between)
 
-    audited = Audited(environment.describe(pair.device, pair.draft_device), pair.describe(), left_out)
+    audited = AuditedSetup(environment.describe(pair.device, pair.draft_device), pair.describe(), left_out)
     return Opened(audited, len(methods), len(prompts) * (len(methods) + audit.tests * POSITIONS * draws), find)
 
 
@@ -130,19 +130,19 @@ class Audit:
     """
 
     def __init__(
-        self, pair: Pair, methods: Mapping[str, Method], prompts: Sequence[Prompt], length: int, draws: int
+        self, pair: Pair, methods: Mapping[str, Method], prompts: Sequence[Start], length: int, draws: int
     ) -> None:
         self.pair, self.methods, self.prompts, self.length, self.draws = pair, methods, prompts, length, draws
         self.tests = sum(len(samplings(method)) for method in methods.values())
-        self._standards: dict[Combination | None, tuple[list[list[int]], list[Prompt]]] = {}
+        self._standards: dict[Combination | None, tuple[list[list[int]], list[Start]]] = {}
 
-    def finding(self, name: str, advance: Callable[[int], None] = lambda count: None) -> Finding:
+    def finding(self, name: str, advance: Callable[[int], None] = lambda count: None) -> MethodAudit:
         """Audit a method; an exception in it becomes its finding. `advance` is called with 1 after each text.
 
         Raises UserError if the standard texts have no tokens.
         """
         method = self.methods[name]
-        finding = Finding(name, method.lossless, "ensemble" if method.combination else "vanilla")
+        finding = MethodAudit(name, method.lossless, "ensemble" if method.combination else "vanilla")
         reference = Reference(self.pair, method.combination)
         try:
             texts, places = self._standard_texts(reference)
@@ -165,7 +165,7 @@ class Audit:
             )
         return finding
 
-    def _standard_texts(self, reference: Reference) -> tuple[list[list[int]], list[Prompt]]:
+    def _standard_texts(self, reference: Reference) -> tuple[list[list[int]], list[Start]]:
         """The standard greedy text after each prompt, and the places in them to draw from; made once."""
         if reference.combination not in self._standards:
             texts = [_greedy(_standard(reference), self.pair, prompt, self.length) for prompt in self.prompts]
@@ -195,7 +195,7 @@ def _standard(reference: Reference) -> Method:
     return Ensemble([pair.session(role) for role in reference.roles], reference.combination, {}, one_by_one)
 
 
-def _greedy(method: Method, pair: Pair, prompt: Prompt, length: int) -> list[int]:
+def _greedy(method: Method, pair: Pair, prompt: Start, length: int) -> list[int]:
     method.reset()
     ending = Ending(Limits(length, pair.eos_ids), pair.detokenizer)
     for _ in decode_text(method, prompt.ids, Sampling(), torch.Generator(pair.device), ending):
@@ -204,7 +204,7 @@ def _greedy(method: Method, pair: Pair, prompt: Prompt, length: int) -> list[int
 
 
 def _check_greedy(
-    finding: Finding, reference: Reference, prompt: Prompt, vanilla: list[int], tokens: list[int]
+    finding: MethodAudit, reference: Reference, prompt: Start, vanilla: list[int], tokens: list[int]
 ) -> None:
     """Compare one greedy text with the standard one, and note the result in `finding`."""
     finding.documents += 1
@@ -215,17 +215,17 @@ def _check_greedy(
         finding.leavings.append(Leaving(**vars(divergence), task=prompt.task, doc_id=prompt.doc_id))
 
 
-def prompts_of(plan: Plan, pair: Pair) -> list[Prompt]:
+def prompts_of(plan: Plan, pair: Pair) -> list[Start]:
     """The prompts of a plan's documents (of conversations, first turns). Raises UserError if one leaves no room."""
     requests = load_tasks(plan, pair).requests()
-    prompts = [Prompt(r.task, r.doc_id, encode(pair, r.prompt)) for r in requests if r.turn == 0]
+    prompts = [Start(r.task, r.doc_id, encode(pair, r.prompt)) for r in requests if r.turn == 0]
     longest = max(len(prompt.ids) for prompt in prompts)
     if longest + ROOM > pair.context:
         raise UserError(f"a prompt has {longest} tokens and {pair.name} reads {pair.context}; choose another --suite")
     return prompts
 
 
-def write(path: Path, findings: Sequence[Finding], audited: Audited) -> None:
+def write(path: Path, findings: Sequence[MethodAudit], audited: AuditedSetup) -> None:
     """Write an audit as JSON, with the machine and the models it applies to."""
     rows = []
     for finding in findings:
@@ -239,6 +239,6 @@ def write(path: Path, findings: Sequence[Finding], audited: Audited) -> None:
     files.write_json(path, json.loads(json.dumps(facts, default=str)))
 
 
-def agreement(finding: Finding) -> float:
+def agreement(finding: MethodAudit) -> float:
     """The mean share of a text before it leaves vanilla's."""
     return float(np.mean(finding.agreed)) if finding.agreed else math.nan

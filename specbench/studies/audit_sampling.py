@@ -22,7 +22,7 @@ CLASSES = 4  # of tokens: over-proposed by the draft (q > p) or not, times the t
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SamplingTest:
     """One sampling test of a method."""
 
     sampling: Sampling
@@ -36,7 +36,7 @@ class Sampled:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class Start:
     """Where a text begins: a document's prompt, or a place within its answer."""
 
     task: str
@@ -45,7 +45,7 @@ class Prompt:
     at: int = 0  # tokens of the answer among `ids`
 
 
-def telling_places(reference: Reference, prompt: Prompt, text: list[int]) -> Iterator[Prompt]:
+def telling_places(reference: Reference, prompt: Start, text: list[int]) -> Iterator[Start]:
     """The POSITIONS of a text where a wrong residual would show most, as prompts to draw from.
 
     If a rejected token's substitute is drawn from p instead of norm((p - q)₊), the tokens follow
@@ -63,7 +63,7 @@ def telling_places(reference: Reference, prompt: Prompt, text: list[int]) -> Ite
         both = torch.minimum(p, probabilities(rows["draft"], SAMPLINGS[0]))
         telling = (both - both.sum(-1, keepdim=True) * p).abs().sum(-1)
     for at in telling[1:].topk(min(POSITIONS, len(text) - 1)).indices.tolist():
-        yield Prompt(prompt.task, prompt.doc_id, [*prompt.ids, *text[:at]], at)
+        yield Start(prompt.task, prompt.doc_id, [*prompt.ids, *text[:at]], at)
 
 
 def _sessions(reference: Reference) -> dict[str, Session]:
@@ -75,12 +75,12 @@ def _sessions(reference: Reference) -> dict[str, Session]:
 def check_sampling(
     method: Method,
     reference: Reference,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[Start],
     sampling: Sampling,
     draws: int,
     level: float,
     advance: Callable[[int], None],
-) -> Sampled:
+) -> SamplingTest:
     """Draw short texts, and test each token against the target's distribution after the tokens drawn before it."""
     rng = torch.Generator(reference.pair.device).manual_seed(0)
     sessions = _sessions(reference)
@@ -99,10 +99,12 @@ def check_sampling(
             impossible += outside
             advance(1)
     toward = np.array([0.0, 0.0, 1.0, 1.0])
-    return Sampled(sampling, chi_square(np.array(classes), np.concatenate(expected), toward, level), impossible, level)
+    return SamplingTest(
+        sampling, chi_square(np.array(classes), np.concatenate(expected), toward, level), impossible, level
+    )
 
 
-def _draw(method: Method, prompt: Prompt, sampling: Sampling, rng: torch.Generator) -> tuple[list[int], int]:
+def _draw(method: Method, prompt: Start, sampling: Sampling, rng: torch.Generator) -> tuple[list[int], int]:
     """Draw until there are a few tokens from rounds that tested a draft; also return how many tokens precede them.
 
     At least the prefill's token precedes them, and more do while the method has no draft. After MOST_DRAWN tokens

@@ -48,7 +48,7 @@ LEVEL = 0.01  # of a false alarm of the probe
 
 
 @dataclass(frozen=True)
-class Text:
+class AuditedText:
     """What became of one document."""
 
     task: str
@@ -61,7 +61,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Kept:
+class PrefixReuse:
     """Whether a prompt is answered sooner when it comes again: medians in seconds to the first token."""
 
     pairs: int
@@ -75,15 +75,15 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Audited:
+class ServerAudit:
     """The result of auditing one server."""
 
     url: str
     facts: dict[str, Any]  # what it tells of itself
     method: str | None  # whose rounds its own are compared with
     lengths: tuple[int, int] | None  # the longest drafts: the server's and the method's; None if either is not known
-    texts: Sequence[Text]
-    kept: Kept
+    texts: Sequence[AuditedText]
+    kept: PrefixReuse
 
     @property
     def verdict(self) -> str:
@@ -97,7 +97,7 @@ class Audited:
         return "as here, numeric ties" if leavings else "as here"
 
 
-def carry_out(plan: Plan, length: int) -> tuple[Audited, Pair]:
+def carry_out(plan: Plan, length: int) -> tuple[ServerAudit, Pair]:
     """Audit the server of a plan on its documents, each a greedy text of at most `length` tokens.
 
     The plan's own method, if it is not vanilla, is the one that rounds are compared with.
@@ -123,7 +123,7 @@ def carry_out(plan: Plan, length: int) -> tuple[Audited, Pair]:
     probes = unseen(max(prompts, key=len), room * 3 // 4)
     asks = [ask_of(client, request, ids, Sampling(), 0) for request, ids in zip(requests, prompts, strict=True)]
     twice = [_probe(client, pair, ids) for ids in probes]
-    texts: list[Text] = []
+    texts: list[AuditedText] = []
     seen: list[tuple[int, int]] = []
     with progress("auditing", 2 * len(requests) + len(probes)) as advance:
         answers, times = asyncio.run(_answers(client, asks, twice, advance))
@@ -139,7 +139,7 @@ def carry_out(plan: Plan, length: int) -> tuple[Audited, Pair]:
             pair.runtime.settle()
     lengths = (max(theirs for theirs, _ in seen), max(mine for _, mine in seen)) if seen else None
     name = spec.name if method else None
-    return Audited(client.settings.url, client.facts, name, lengths, texts, kept(times)), eager
+    return ServerAudit(client.settings.url, client.facts, name, lengths, texts, kept(times)), eager
 
 
 def compared(
@@ -151,9 +151,9 @@ def compared(
     rounds: Sequence[Round],
     served: Evidence,
     chat: bool = False,
-) -> Text:
+) -> AuditedText:
     """Hold one answer against vanilla's tokens and a method's rounds here (none: rounds are not compared)."""
-    text = Text(request.task, request.doc_id, evidence=served.kind)
+    text = AuditedText(request.task, request.doc_id, evidence=served.kind)
     if error := reply.error or problem(reply, reference.pair, request, prompt, chat):
         return replace(text, error=error)
     divergence = diverged(reference, prompt, vanilla, answered(reply, vanilla, reference.pair))
@@ -212,16 +212,16 @@ def unseen(prompt: Sequence[int], length: int) -> list[list[int]]:
     return [[prompt[0], *order.sample(ids, len(ids))] for _ in range(PROBES)]
 
 
-def kept(times: Sequence[tuple[float, float]]) -> Kept:
+def kept(times: Sequence[tuple[float, float]]) -> PrefixReuse:
     """What the seconds to the first token say of prompts that are sent twice; the pairs are (first, second)."""
     if not times:
-        return Kept(0, np.nan, np.nan, np.nan)
+        return PrefixReuse(0, np.nan, np.nan, np.nan)
     first, second = np.array(times).T
     p = float(wilcoxon(first, second, alternative="greater").pvalue) if len(times) >= 7 else np.nan
-    return Kept(len(times), float(np.median(first)), float(np.median(second)), p)
+    return PrefixReuse(len(times), float(np.median(first)), float(np.median(second)), p)
 
 
-def write(path: Path, audited: Audited, pair: Pair) -> None:
+def write(path: Path, audited: ServerAudit, pair: Pair) -> None:
     """Write an audit as JSON, with the machine and the models it applies to."""
     machine = environment.describe(pair.device, pair.draft_device)
     facts = {"environment": machine, "models": pair.describe(), "verdict": audited.verdict}

@@ -15,11 +15,11 @@ from specbench.base.console import console
 from specbench.config import PairSpec, UserError
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.runtimes import choose
-from specbench.measure.machine import Finding, machine_findings
+from specbench.measure.machine import Diagnosis, machine_findings
 from specbench.studies.doctor_pair import pair_findings, suite_findings, suite_requests
 from specbench.tasks.harness import Request
 
-__all__ = ["Finding", "machine_findings", "main", "pair_findings", "suite_findings"]
+__all__ = ["Diagnosis", "machine_findings", "main", "pair_findings", "suite_findings"]
 
 RUNS = Path("runs")  # where `run` writes by default
 MARKS = {"ok": ("✓ ok", "green"), "warning": ("! warning", "yellow"), "error": ("✗ error", "red")}
@@ -43,9 +43,9 @@ def main(
     """
     spec = config.load_pair(pair or "pocket")
     chosen = config.load_suite(suite) if suite else None
-    every: list[Finding] = []
+    every: list[Diagnosis] = []
 
-    def report(title: str, findings: list[Finding]) -> None:
+    def report(title: str, findings: list[Diagnosis]) -> None:
         every.extend(findings)
         if not as_json:
             show(title, findings)
@@ -59,7 +59,7 @@ def main(
         except UserError as error:
             report(f"pair {spec.name}", [unloadable(error)])
     shown: list[Request] = []
-    of_suite: list[Finding] = []
+    of_suite: list[Diagnosis] = []
     if chosen:
         try:
             with _waiting(f"reading the documents of {chosen.name}", as_json):
@@ -80,7 +80,7 @@ def main(
     return int(any(finding.level == "error" for finding in every))
 
 
-def show(title: str, findings: list[Finding]) -> None:
+def show(title: str, findings: list[Diagnosis]) -> None:
     """Print findings as a table of at most 80 columns, each remedy below its finding."""
     width = min(WIDTH, console.width)
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=False, width=width)
@@ -96,23 +96,23 @@ def show(title: str, findings: list[Finding]) -> None:
     console.print(table)
 
 
-def summary(findings: list[Finding]) -> str:
+def summary(findings: list[Diagnosis]) -> str:
     """One line with the number of findings at each level."""
     counts = {level: sum(finding.level == level for finding in findings) for level in MARKS}
     texts = [f"{n} {level}{'s' * (n != 1)}" for level, n in counts.items() if n and level != "ok"]
     return f"{counts['ok']} checks ok" + "".join(f", {text}" for text in texts)
 
 
-def unloadable(error: UserError) -> Finding:
+def unloadable(error: UserError) -> Diagnosis:
     """The error of loading a pair, as a finding under the check that failed."""
     check = next((check for words, check in CHECK_OF_REFUSAL.items() if words in str(error)), "loading")
     return _failed(check, error, "choose another pair")
 
 
-def _failed(check: str, error: UserError, remedy: str) -> Finding:
+def _failed(check: str, error: UserError, remedy: str) -> Diagnosis:
     """An error as a finding; `remedy` is for errors that do not name one themselves."""
     message, _, advice = str(error).rpartition(" -- " if " -- " in str(error) else "; ")
-    return Finding(check, "error", message or advice, advice if message else remedy)
+    return Diagnosis(check, "error", message or advice, advice if message else remedy)
 
 
 @contextmanager

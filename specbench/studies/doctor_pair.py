@@ -14,7 +14,7 @@ from specbench.engine.clock import Stopwatch, now
 from specbench.engine.models.pair import Pair, check_rollback
 from specbench.engine.session import Unwatched
 from specbench.engine.types import Watch
-from specbench.measure.machine import Finding
+from specbench.measure.machine import Diagnosis
 from specbench.measure.prompts import encode, load_tasks
 from specbench.plan import Plan, resolve_tasks
 from specbench.studies.profile_pair import measure_forwards
@@ -30,7 +30,7 @@ LOOKS = 5  # forwards of each width
 TRIAL = 1000  # empty forwards
 
 
-def pair_findings(pair: Pair, requests: Sequence[Request] = ()) -> list[Finding]:
+def pair_findings(pair: Pair, requests: Sequence[Request] = ()) -> list[Diagnosis]:
     """All checks of a loaded pair, with the prompts and stop strings of `requests`, if any."""
     by_role = forward_seconds(pair)
     times = {role: seconds.get(1) for role, seconds in by_role.items()}
@@ -48,7 +48,7 @@ def pair_findings(pair: Pair, requests: Sequence[Request] = ()) -> list[Finding]
     ]
 
 
-def vocabulary(pair: Pair) -> Finding:
+def vocabulary(pair: Pair) -> Diagnosis:
     """Do the models know every token, and how many of them does a draft with another tokenizer know?"""
     native = {role: model for role, model in pair.models.items() if role not in pair.translations}
     sizes = {role: model.config.get_text_config().vocab_size for role, model in native.items()}
@@ -56,67 +56,67 @@ def vocabulary(pair: Pair) -> Finding:
     if short := [role for role, size in sizes.items() if size < tokens]:
         message = f"the tokenizer has {tokens} tokens, but the {short[0]} knows {sizes[short[0]]}"
         remedy = f"use the tokenizer that came with the {short[0]}, without added tokens"
-        return Finding("vocabulary", "error", message, remedy)
+        return Diagnosis("vocabulary", "error", message, remedy)
     if translation := pair.translations.get("draft"):
         shared, total = len(translation.shared), len(translation.spellings)
         message = f"the draft has another tokenizer, and {shared} of the target's {total} tokens ({shared / total:.0%})"
-        return Finding("vocabulary", "ok", f"{message}: it proposes no others")
+        return Diagnosis("vocabulary", "ok", f"{message}: it proposes no others")
     same = "target and draft have the same tokens" if "draft" in sizes else "no draft model to agree with"
     padded = f"; logits beyond {pair.vocabulary} are cut off" if len(set(sizes.values())) > 1 else ""
-    return Finding("vocabulary", "ok", f"{same} ({tokens}, {pair.tokenizer_hash}){padded}")
+    return Diagnosis("vocabulary", "ok", f"{same} ({tokens}, {pair.tokenizer_hash}){padded}")
 
 
-def chat_template(pair: Pair) -> Finding:
+def chat_template(pair: Pair) -> Diagnosis:
     """Is there one, and does it add a begin token besides the tokenizer's?"""
     tokenizer, bos = pair.tokenizer, pair.tokenizer.bos_token_id
     if not tokenizer.chat_template:
-        return Finding("chat template", "ok", "none; prompts are plain text")
+        return Diagnosis("chat template", "ok", "none; prompts are plain text")
     messages = [{"role": "user", "content": "Hello"}]
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     except Exception as error:  # a template is a program and may fail in any way
         message = f"the template fails on a plain question ({' '.join(str(error).split())})"
-        return Finding("chat template", "warning", message, "do not use --apply-chat-template, or fix the template")
+        return Diagnosis("chat template", "warning", message, "do not use --apply-chat-template, or fix the template")
     raw, used = tokenizer(text)["input_ids"], encode(pair, text)
     if bos is not None and used[:2] == [bos, bos]:
         message = f"a prompt in the template begins with {tokenizer.bos_token} twice"
-        return Finding("chat template", "error", message, "take it out of the template, or do not use the template")
+        return Diagnosis("chat template", "error", message, "take it out of the template, or do not use the template")
     doubled = "; its begin token and the tokenizer's become one" if raw != used else ""
-    return Finding("chat template", "ok", f"there is one, for chat suites and --apply-chat-template{doubled}")
+    return Diagnosis("chat template", "ok", f"there is one, for chat suites and --apply-chat-template{doubled}")
 
 
-def prompt_ends(pair: Pair) -> Finding:
+def prompt_ends(pair: Pair) -> Diagnosis:
     """Does the tokenizer append an end token to prompts? A model changes the subject after it."""
     ids = encode(pair, "Question: what comes next?")
     if ids[-1] in pair.eos_ids:
         message = f"the tokenizer puts {pair.tokenizer.decode(ids[-1:])} after every prompt"
-        return Finding("prompts", "error", message, "set add_eos_token to false in its tokenizer_config.json")
+        return Diagnosis("prompts", "error", message, "set add_eos_token to false in its tokenizer_config.json")
     bos = pair.tokenizer.bos_token_id
     begin = f"begin with {pair.tokenizer.bos_token}" if bos is not None and ids[0] == bos else "have no begin token"
-    return Finding("prompts", "ok", f"{begin} and no end token")
+    return Diagnosis("prompts", "ok", f"{begin} and no end token")
 
 
-def generation(pair: Pair) -> Finding:
+def generation(pair: Pair) -> Diagnosis:
     """Does the target's folder ask for a sampling or penalties that a run applies only if it is told to?"""
     words = unused_words(unused(pair.models["target"].generation_config.to_dict(), SamplingSpec()))
     if not words:
-        return Finding("generation", "ok", "the target's generation_config.json asks for no sampling of its own")
+        return Diagnosis("generation", "ok", "the target's generation_config.json asks for no sampling of its own")
     message, _, remedy = words.partition("; ")
-    return Finding("generation", "warning", message, remedy)
+    return Diagnosis("generation", "warning", message, remedy)
 
 
-def stop_strings(pair: Pair, requests: Sequence[Request]) -> Finding:
+def stop_strings(pair: Pair, requests: Sequence[Request]) -> Diagnosis:
     """The number of tokens that reach over the edges of each stop string."""
     stops = sorted({stop for request in requests for stop in request.until if stop})
     if not stops:
-        return Finding("stop strings", "ok", "there are none" if requests else "not checked without a suite")
+        return Diagnosis("stop strings", "ok", "there are none" if requests else "not checked without a suite")
     decode = pair.detokenizer
     tokens = {decode.single(i) for i in range(1 + max(pair.tokenizer.get_vocab().values()))}
     counts = [(stop, sum(reaches_over(token, stop) for token in tokens)) for stop in stops]
     listed = ", ".join(f"{stop!r} {count}" for stop, count in counts if count)
     if not listed:
-        return Finding("stop strings", "ok", f"{len(stops)}, and no token reaches over their edges")
-    return Finding(
+        return Diagnosis("stop strings", "ok", f"{len(stops)}, and no token reaches over their edges")
+    return Diagnosis(
         "stop strings",
         "ok",
         f"tokens that reach over their edges: {listed}. Harmless: stop strings are searched in the text, "
@@ -132,29 +132,29 @@ def reaches_over(token: str, stop: str) -> bool:
     return ends or any(token.endswith(stop[:i]) and len(token) > i for i in range(1, len(stop)))
 
 
-def cache(pair: Pair) -> Finding:
+def cache(pair: Pair) -> Diagnosis:
     """Can the caches be rolled back?"""
     for role in pair.models:
         try:
             check_rollback(pair.session(role))
         except UserError as error:
-            return Finding("cache", "error", f"{role}: {error}", "choose a model whose layers all keep every token")
-    return Finding("cache", "ok", f"{' and '.join(pair.models)}: rolled back and fed again, the logits are the same")
+            return Diagnosis("cache", "error", f"{role}: {error}", "choose a model whose layers all keep every token")
+    return Diagnosis("cache", "ok", f"{' and '.join(pair.models)}: rolled back and fed again, the logits are the same")
 
 
-def context(pair: Pair, requests: Sequence[Request]) -> Finding:
+def context(pair: Pair, requests: Sequence[Request]) -> Diagnosis:
     """Do the longest prompt and its text fit into the pair's context?"""
     if not requests:
-        return Finding("context", "ok", f"{pair.context} positions; not compared with prompts without a suite")
+        return Diagnosis("context", "ok", f"{pair.context} positions; not compared with prompts without a suite")
     lengths = [(len(encode(pair, request.prompt)) + request.max_new_tokens, request) for request in requests]
     need, longest = max(lengths, key=lambda pair: pair[0])
     text = f"{longest.task}, document {longest.doc_id}, needs up to {need} of {pair.context} positions"
     remedy = "use fewer shots, fewer documents (--limit) or a pair with a longer context"
     if need >= pair.context:
-        return Finding("context", "error", text, remedy)
+        return Diagnosis("context", "error", text, remedy)
     if need + ROOM > pair.context:
-        return Finding("context", "warning", f"{text}: little room for a draft", remedy)
-    return Finding("context", "ok", text)
+        return Diagnosis("context", "warning", f"{text}: little room for a draft", remedy)
+    return Diagnosis("context", "ok", text)
 
 
 def forward_seconds(pair: Pair) -> dict[str, dict[int, float]]:
@@ -165,50 +165,52 @@ def forward_seconds(pair: Pair) -> dict[str, dict[int, float]]:
     return {str(role): some.set_index("width").fast.to_dict() for role, some in table.groupby("model")}
 
 
-def by_width(times: Mapping[str, Mapping[int, float]]) -> Finding:
+def by_width(times: Mapping[str, Mapping[int, float]]) -> Diagnosis:
     """Does a forward of a few tokens take about as long as one of a single token?"""
     if lines := [line for role in times if (line := uneven(role, times[role]))]:
         remedy = "measure it (specbench profile --widths), and take another --runtime or --dtype"
-        return Finding("widths", "warning", "; ".join(lines), remedy)
+        return Diagnosis("widths", "warning", "; ".join(lines), remedy)
     if not any(times.values()):
-        return Finding("widths", "ok", "not measured: the context is too short")
+        return Diagnosis("widths", "ok", "not measured: the context is too short")
     target = times["target"]
     text = (
         f"a forward of the target takes {1000 * target[1]:.2f} ms for one token and {1000 * target[8]:.2f} ms for eight"
     )
-    return Finding("widths", "ok", text)
+    return Diagnosis("widths", "ok", text)
 
 
-def draft_speed(times: dict[str, float | None]) -> Finding:
+def draft_speed(times: dict[str, float | None]) -> Diagnosis:
     """Is the draft fast enough? `times` are seconds of a forward of one token by role, None if not measured."""
     if "draft" not in times:
-        return Finding("draft speed", "ok", "no draft model")
+        return Diagnosis("draft speed", "ok", "no draft model")
     if not times["draft"] or not times["target"]:
-        return Finding("draft speed", "ok", "not measured: the context is too short")
+        return Diagnosis("draft speed", "ok", "not measured: the context is too short")
     ratio = times["draft"] / times["target"]
     text = f"a draft forward takes {ratio:.2f} of a target forward"
     text += f" ({1000 * times['draft']:.2f} ms of {1000 * times['target']:.2f} ms)"
     if ratio <= SLOW_DRAFT:
-        return Finding("draft speed", "ok", text)
+        return Diagnosis("draft speed", "ok", text)
     best = f"even if every draft is accepted, the speedup stays below {1 / ratio:.1f}"
     limit = "speculation can only lose" if ratio >= 1 else best
-    return Finding(
+    return Diagnosis(
         "draft speed", "warning", f"{text}: {limit}", "choose a smaller draft, or let both decode together (cos)"
     )
 
 
-def instrument(pair: Pair, times: dict[str, float | None]) -> Finding:
+def instrument(pair: Pair, times: dict[str, float | None]) -> Diagnosis:
     """The cost of timing a forward, as a share of the pair's fastest one."""
     cost = watching_seconds(pair.device)
     measured = [seconds for seconds in times.values() if seconds]
     text = f"timing a forward costs {1e6 * cost:.1f} µs"
     if not measured:
-        return Finding("instrument", "ok", f"{text}; forwards were not measured")
+        return Diagnosis("instrument", "ok", f"{text}; forwards were not measured")
     share = cost / min(measured)
     text += f", {share:.2%} of this pair's fastest forward"
     if share > COSTLY:
-        return Finding("instrument", "warning", text, "stop other work; read rates with this in mind (specbench bench)")
-    return Finding("instrument", "ok", text)
+        return Diagnosis(
+            "instrument", "warning", text, "stop other work; read rates with this in mind (specbench bench)"
+        )
+    return Diagnosis("instrument", "ok", text)
 
 
 def watching_seconds(device: torch.device) -> float:
@@ -226,12 +228,12 @@ def watching_seconds(device: torch.device) -> float:
     return max(0.0, statistics.median(trial(stopwatch) - trial(Unwatched()) for _ in range(5)))
 
 
-def suite_findings(shown: Sequence[Request], bare: Sequence[Request]) -> list[Finding]:
+def suite_findings(shown: Sequence[Request], bare: Sequence[Request]) -> list[Diagnosis]:
     """Checks of prompts: `shown` as they are evaluated, `bare` for the same documents without few-shot examples."""
     return [few_shot(shown, bare), duplicates(bare)]
 
 
-def few_shot(shown: Sequence[Request], bare: Sequence[Request]) -> Finding:
+def few_shot(shown: Sequence[Request], bare: Sequence[Request]) -> Diagnosis:
     """Is the text of an evaluated document among the few-shot examples of any prompt?"""
     bare_prompts = {(request.task, request.doc_id): request.prompt for request in bare}
     leaks, most = [], 0
@@ -248,11 +250,13 @@ def few_shot(shown: Sequence[Request], bare: Sequence[Request]) -> Finding:
             leaks.append(f"{task}: {len(leaked)} of {len(mine)} evaluated documents ({examples})")
     if leaks:
         message = f"evaluated documents are among few-shot examples, with their answers; {'; '.join(leaks)}"
-        return Finding("few-shot", "error", message, "take the examples from other documents, or set fewshot: 0")
-    return Finding("few-shot", "ok", "none of the evaluated documents is among the examples" if most else "no examples")
+        return Diagnosis("few-shot", "error", message, "take the examples from other documents, or set fewshot: 0")
+    return Diagnosis(
+        "few-shot", "ok", "none of the evaluated documents is among the examples" if most else "no examples"
+    )
 
 
-def duplicates(bare: Sequence[Request]) -> Finding:
+def duplicates(bare: Sequence[Request]) -> Diagnosis:
     """Do documents of one task have the same text? Intervals treat documents as independent."""
     tasks: dict[str, list[str]] = {}
     for request in bare:
@@ -260,11 +264,11 @@ def duplicates(bare: Sequence[Request]) -> Finding:
     repeated = {task: len(texts) - len(set(texts)) for task, texts in tasks.items()}
     if any(repeated.values()):
         message = "; ".join(f"{task}: {n} of {len(tasks[task])} repeat another" for task, n in repeated.items() if n)
-        return Finding(
+        return Diagnosis(
             "documents", "warning", message, "leave them out, since intervals treat documents as independent"
         )
     summary = f"{len(bare)} document{'s' * (len(bare) != 1)} of {len(tasks)} task{'s' * (len(tasks) != 1)}"
-    return Finding("documents", "ok", f"{summary}, no two alike")
+    return Diagnosis("documents", "ok", f"{summary}, no two alike")
 
 
 def suite_requests(

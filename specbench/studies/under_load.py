@@ -22,7 +22,7 @@ BASE = "vanilla"
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadFigures:
     """Figures of one pair under load; the tables are those of `analysis.load.speedups` and `by_rows`."""
 
     pair: str
@@ -82,7 +82,7 @@ class Study:
     def _searched(self) -> list[str]:
         return self.names if self.asked.saturation else [BASE] * self.asked.to_saturation
 
-    def carry_out(self, advance: Callable[[int], None]) -> Loaded:
+    def carry_out(self, advance: Callable[[int], None]) -> LoadFigures:
         """Measure what is not kept yet. Raises UserError if models or prompts are others than those of the folder."""
         asked = self.asked
         load = Load(self.plan, prepare.load_models(self.plan), asked.rows, asked.requests, asked.arrivals)
@@ -132,13 +132,15 @@ class Study:
             self.folder.keep(unit, requests, steps)
         return requests, steps
 
-    def _result(self, load: Load, requests: pd.DataFrame, steps: pd.DataFrame, saturation: dict[str, float]) -> Loaded:
+    def _result(
+        self, load: Load, requests: pd.DataFrame, steps: pd.DataFrame, saturation: dict[str, float]
+    ) -> LoadFigures:
         plan, asked = self.plan, self.asked
         table = speedups(figures(requests, steps, asked.slo), requests, BASE)
         ranks = table.method.map(self.names.index)
         table = table.assign(rank=ranks).sort_values(["rank", "rate"]).drop(columns="rank").reset_index(drop=True)
         failed = requests[requests.finish == "error"].groupby("method", sort=False).error.first()
-        return Loaded(
+        return LoadFigures(
             pair=plan.pair.name,
             suite=plan.suite,
             sampling=plan.sampling.name,

@@ -54,7 +54,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Block:
+class PaddedAnswers:
     """Some answered documents, padded at their ends."""
 
     tokens: Tensor  # [B, T]
@@ -266,7 +266,7 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
-def blocks(batch: Sequence[Answered], device: torch.device, most: int = 0) -> list[Block]:
+def blocks(batch: Sequence[Answered], device: torch.device, most: int = 0) -> list[PaddedAnswers]:
     """The documents of a batch in blocks of at most `most` tokens (0: MICRO_TOKENS), at least one document each."""
     width = max(len(document.tokens) for document in batch)
     made = []
@@ -274,5 +274,5 @@ def blocks(batch: Sequence[Answered], device: torch.device, most: int = 0) -> li
         lengths, prompts = [len(document.tokens) for document in some], [document.prompt for document in some]
         padded = [document.tokens + [0] * (max(lengths) - len(document.tokens)) for document in some]
         columns = (torch.from_numpy(np.array(column, np.int64)) for column in (padded, lengths, prompts))
-        made.append(Block(*(sent(column, device) for column in columns)))
+        made.append(PaddedAnswers(*(sent(column, device) for column in columns)))
     return made

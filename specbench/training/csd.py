@@ -26,7 +26,7 @@ from specbench.methods.lossy.csd import Settings, lacking
 from specbench.methods.lossy.csd_memory import UNIVERSAL, Counts, Rejections, write_memory
 from specbench.plan import Plan, preparing
 from specbench.results.stored import StoredRun
-from specbench.training.csd_counting import Counting, CountingWork, Kept, counted
+from specbench.training.csd_counting import Counting, CountingWork, PartCounts, counted
 from specbench.training.csd_texts import beginnings, of_tasks
 
 ROWS = 16  # texts that are decoded together, where the runtime can
@@ -95,7 +95,7 @@ def calibrate(
         "calibrating",
         placed,
         staffing,
-        lambda known: Kept(begun, known.work, {**drawn, "models": known.models, "runtime": known.runtime}),
+        lambda known: PartCounts(begun, known.work, {**drawn, "models": known.models, "runtime": known.runtime}),
     )
     texts = known.work.texts
     tasks = Counter(text.task for text in texts)

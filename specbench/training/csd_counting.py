@@ -24,7 +24,7 @@ from specbench.measure.manifest import digest
 from specbench.measure.parts import Advance
 from specbench.methods.lossy.csd_memory import SCHEMA, Rejections
 from specbench.training.collected import put_table, read_collected
-from specbench.training.csd_texts import Text
+from specbench.training.csd_texts import CountedText
 
 A_PART = 4  # batches, so that few rows are empty near its end; a calibration that is stopped loses one part
 
@@ -42,7 +42,7 @@ class Counting:
         self.pair = pair if rows == 1 else replace(pair, runtime=Batched(pair.runtime.name))
         self.members = [(self.pair.session("target"), ModelDrafter(self.pair.session("draft"))) for _ in range(rows)]
 
-    def __call__(self, texts: Sequence[Text], advance: Advance = lambda count: None) -> Rejections:
+    def __call__(self, texts: Sequence[CountedText], advance: Advance = lambda count: None) -> Rejections:
         """The counts of texts whose numbers differ; `advance` is told of each as soon as it has ended."""
         counts: Rejections = Counter()
         for text, rounds in self._decoded(texts):
@@ -50,18 +50,18 @@ class Counting:
             advance(1)
         return counts
 
-    def _decoded(self, texts: Sequence[Text]) -> Iterator[tuple[Text, Sequence[Round]]]:
+    def _decoded(self, texts: Sequence[CountedText]) -> Iterator[tuple[CountedText, Sequence[Round]]]:
         if self.rows == 1:
             for text in texts:
                 yield text, list(self._begun(self.members[0], text).rounds)
             return
-        seats: Seats[Member, Text] = Seats(Batch(BatchStopwatch(self.pair.device), apart=False), self.members)
+        seats: Seats[Member, CountedText] = Seats(Batch(BatchStopwatch(self.pair.device), apart=False), self.members)
         for row, _, text in seats.decode(texts, self._begun):
             if row.error:
                 raise row.error
             yield text, row.finished
 
-    def _begun(self, member: Member, text: Text) -> Row:
+    def _begun(self, member: Member, text: CountedText) -> Row:
         target, drafter = member
         ending = Ending(Limits(text.max_new_tokens, self.pair.eos_ids, text.until), self.pair.detokenizer)
         rng = torch.Generator(self.pair.device).manual_seed(stable_seed(self.seed, text.task, text.number))
@@ -69,7 +69,7 @@ class Counting:
         return Row(until_end(rounds, ending), ending)
 
 
-def _rejections(text: Text, rounds: Sequence[Round]) -> Rejections:
+def _rejections(text: CountedText, rounds: Sequence[Round]) -> Rejections:
     """The pair that each round of a text rejected; none where the text ends before it."""
     counts: Rejections = Counter()
     for decoded in rounds:
@@ -85,12 +85,12 @@ def _rejections(text: Text, rounds: Sequence[Round]) -> Rejections:
 class CountingWork:
     """Texts in parts, each of one task, and how many of them are decoded together."""
 
-    texts: Sequence[Text]  # of a task, side by side
+    texts: Sequence[CountedText]  # of a task, side by side
     rows: int
 
     @property
-    def parts(self) -> list[Sequence[Text]]:
-        by_task: dict[str, list[Text]] = {}
+    def parts(self) -> list[Sequence[CountedText]]:
+        by_task: dict[str, list[CountedText]] = {}
         for text in self.texts:
             by_task.setdefault(text.task, []).append(text)
         size = A_PART * self.rows
@@ -115,7 +115,7 @@ def counted(work: CountingWork, counting: Counting) -> Callable[[int, Advance], 
     return count
 
 
-class Kept:
+class PartCounts:
     """The counts of each part in a file, until the memory is written."""
 
     def __init__(self, folder: Path, work: CountingWork, facts: Mapping[str, object]) -> None:

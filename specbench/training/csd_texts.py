@@ -17,7 +17,7 @@ LONGEST = 2**16  # characters of a text that are tokenized to find its first tok
 
 
 @dataclass(frozen=True)
-class Text:
+class CountedText:
     """A prompt that is decoded once: that of a document, or the beginning of a text of a corpus."""
 
     task: str
@@ -28,7 +28,7 @@ class Text:
     doc_hash: str = ""  # of a document; the same text may be a test document elsewhere
 
 
-def of_tasks(plan: Plan, pair: Pair, reach: int) -> Iterator[Text]:
+def of_tasks(plan: Plan, pair: Pair, reach: int) -> Iterator[CountedText]:
     """Prompts of the calibration documents of the plan's tasks."""
     for line in plan.tasks:
         source = plan.info(line.task).calibration
@@ -43,10 +43,12 @@ def of_tasks(plan: Plan, pair: Pair, reach: int) -> Iterator[Text]:
         prompts = encode_all(pair, [request.prompt for request in requests])
         check_lengths(requests, prompts, pair, reach)
         for request, prompt in zip(requests, prompts, strict=True):
-            yield Text(line.task, request.doc_id, prompt, request.until, request.max_new_tokens, request.doc_hash)
+            yield CountedText(
+                line.task, request.doc_id, prompt, request.until, request.max_new_tokens, request.doc_hash
+            )
 
 
-def beginnings(corpus: Path, pair: Pair, documents: int, reach: int) -> Iterator[Text]:
+def beginnings(corpus: Path, pair: Pair, documents: int, reach: int) -> Iterator[CountedText]:
     """The first tokens of the first texts of a JSON Lines file with a field `text`."""
     if PREFIX + CONTINUATION + reach > pair.context:
         raise UserError(f"{pair.name} reads {pair.context} tokens; a corpus wants {PREFIX + CONTINUATION + reach}")
@@ -56,7 +58,7 @@ def beginnings(corpus: Path, pair: Pair, documents: int, reach: int) -> Iterator
         text = text_of(line, f"{corpus}, line {number}", remedy)
         ids = encode(pair, text[:LONGEST])[:PREFIX]
         if len(ids) == PREFIX:
-            yield Text(UNIVERSAL, count, ids, (), CONTINUATION)
+            yield CountedText(UNIVERSAL, count, ids, (), CONTINUATION)
             count += 1
         if count == documents:
             return

@@ -21,8 +21,8 @@ from specbench.engine.models.mtp import KIND, NoModules, load_modules, new_modul
 from specbench.engine.models.pair import Pair
 from specbench.engine.session import LAST
 from specbench.methods.heads.eagle3 import check_target
-from specbench.training.answered import Answered, Block
-from specbench.training.eagle3.fit import Step, Taught, Unrolled, unroll
+from specbench.training.answered import Answered, PaddedAnswers
+from specbench.training.eagle3.fit import DraftStep, Taught, Unrolled, unroll
 from specbench.training.eagle3.train import show
 from specbench.training.heads import answered_lessons, learn_answers, to_learn
 from specbench.training.publish import announce, publish
@@ -107,7 +107,7 @@ class MtpTraining(Unrolled):
         head, self.begun = first_module(target, vocabulary, seed, earlier)
         super().__init__(target, head, LAST, answered, recipe, seed)  # type: ignore[arg-type]
 
-    def drafted(self, block: Block, taught: Taught) -> list[Step]:
+    def drafted(self, block: PaddedAnswers, taught: Taught) -> list[DraftStep]:
         return unroll(self.head, block, taught, self.recipe.steps, steps_of)
 
 

@@ -39,7 +39,7 @@ PREFILL = round_(0, 0, 0, 1, seconds=(50.0, 50.0), forwards=7)  # would spoil ev
 
 
 class Batches:
-    """What is read of `parquet.Rows`, of a table in memory."""
+    """What is read of `parquet.RowGroups`, of a table in memory."""
 
     def __init__(self, table):
         self.rows = ds.dataset(table.to_batches(max_chunksize=3))

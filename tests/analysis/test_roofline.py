@@ -455,8 +455,8 @@ def test_the_table_of_a_profile():
     assert "abacus, 1 thread, float32" in text
 
 
-BUSY = machine.Finding("load", "warning", "2.0 processes ran at a time", "stop other work")
-IDLE = machine.Finding("load", "ok", "0.1 on 2 CPUs")
+BUSY = machine.Diagnosis("load", "warning", "2.0 processes ran at a time", "stop other work")
+IDLE = machine.Diagnosis("load", "ok", "0.1 on 2 CPUs")
 
 
 def test_ceilings_of_a_busy_machine_are_not_kept(cache, pocket, monkeypatch, capsys):

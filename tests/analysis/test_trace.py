@@ -8,7 +8,7 @@ from made_runs import TOKENIZER, add_sample, drafted, ids, score, stored, word
 from rich.console import Console
 
 from specbench.analysis import trace
-from specbench.analysis.texts import Texts
+from specbench.analysis.texts import DecodedTexts
 from specbench.analysis.trace import Piece, Rejected, Step, Trace, first_divergence
 from specbench.base.console import PlainConsole
 from specbench.config import UserError
@@ -17,7 +17,7 @@ from specbench.measure import loop
 from specbench.plan import resolve_plan
 from specbench.report.views.trace import PROMPT, print_trace, visible
 from specbench.results import records
-from specbench.results.documents import Document
+from specbench.results.documents import DocumentRow
 from specbench.results.stored import StoredRun
 
 EOS = TOKENIZER.eos_token_id
@@ -183,11 +183,11 @@ def test_tokenizers_that_drop_the_first_space_and_fall_back_to_bytes():
             result += vocabulary[token].decode() if token else ""
         return result.removeprefix(" ")
 
-    assert Texts(decode).pieces([1, 2, 5, 3, 4, 1], "the catsé the") == ["the", " cat", "s", "", "é", " the"]
+    assert DecodedTexts(decode).pieces([1, 2, 5, 3, 4, 1], "the catsé the") == ["the", " cat", "s", "", "é", " the"]
     broken = [1, 3, 6, 2]
     assert decode(broken) == "the�� cat"
-    assert "".join(Texts(decode).pieces(broken, "the�� cat")) == "the�� cat"
-    assert Texts(decode).pieces([1, 2], "the dog") is None
+    assert "".join(DecodedTexts(decode).pieces(broken, "the�� cat")) == "the�� cat"
+    assert DecodedTexts(decode).pieces([1, 2], "the dog") is None
 
 
 def test_the_warm_up_is_no_sample(tables, made):
@@ -393,7 +393,7 @@ def test_nothing_that_a_model_prints_acts_on_the_terminal(tables, made):
 
 def test_what_the_text_was_about_stands_before_it(two):
     """The end of a long prompt, the reference answer and the score; nothing of them acts on the terminal."""
-    about = Document("sums", 0, "x" * PROMPT + "\nHow \x1b[2J[red]many?\n", "nine\u202e\n9", "sums of two")
+    about = DocumentRow("sums", 0, "x" * PROMPT + "\nHow \x1b[2J[red]many?\n", "nine\u202e\n9", "sums of two")
     console = Console(file=io.StringIO(), width=80)
     traced = trace.trace(two, "sums", 0, "csd")
     print_trace(PlainConsole(file=console.file, width=80), [traced], about, {("sums", 0, "csd"): 0.5})

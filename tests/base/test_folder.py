@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specbench.base import folder as module
-from specbench.base.folder import Folder, LinkRefused, Member
+from specbench.base.folder import Folder, FolderFile, LinkRefused
 from specbench.base.untrusted import opened, read_json
 from specbench.config import UserError
 
@@ -42,7 +42,7 @@ def held(victim: Path) -> dict[str, str]:
         lambda place: place.open("file"),
         lambda place: place.folder("inner"),
         lambda place: place.folder("inner", make=True),
-        lambda place: read_json(Member(place, "file")),
+        lambda place: read_json(FolderFile(place, "file")),
         lambda place: place.refuse_links(),
         lambda place: place.folder("inner").write_json("new.json", 1),
     ],
@@ -57,7 +57,7 @@ def test_a_link_is_refused_in_one_line(place, victim, step):
 def test_what_is_written_moved_or_removed_is_the_link(place, victim):
     before = held(victim)
     place.write_json("file", 1)
-    assert read_json(Member(place, "file")) == 1 and not (place.path / "file").is_symlink()
+    assert read_json(FolderFile(place, "file")) == 1 and not (place.path / "file").is_symlink()
     place.move("inner", place, "moved")
     place.remove_folder("moved")
     assert (place.path / "moved").is_symlink()
@@ -105,10 +105,10 @@ def test_errors_name_the_whole_path(tmp_path):
     with pytest.raises(IsADirectoryError, match=f"{tmp_path}/inner'"):
         place.write_json("inner", 1)
     with pytest.raises(UserError, match="is a folder, not a file"):
-        opened(Member(place, "inner"))
+        opened(FolderFile(place, "inner"))
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="not a regular file"):
-        opened(Member(place, "pipe"))
+        opened(FolderFile(place, "pipe"))
 
 
 # What the package imports

@@ -18,7 +18,7 @@ from pathlib import Path
 from time import process_time
 
 from specbench.measure.crew import Crew, Worker
-from specbench.measure.pool import EACH, Pool
+from specbench.measure.pool import EACH, ShardPool
 from specbench.measure.worker import SHOWN, Advanced, Ended, Ready
 
 WORKERS = (1, 16, 64, 256)
@@ -35,7 +35,7 @@ def costs(workers: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         lines = [Pipe() for _ in range(workers)]
         crew = [Worker(n, mine, Path("log"), lambda: "") for n, (mine, _) in enumerate(lines, 1)]
-        pool = Pool(Path(folder), Crew(crew, wait), None)
+        pool = ShardPool(Path(folder), Crew(crew, wait), None)
         pool.each = workers + MESSAGES  # so that there is a shard for every message
         for number in range(1, pool.each + 1):
             (Path(folder) / "shards" / str(number)).mkdir(parents=True)

@@ -33,7 +33,7 @@ def idle(_: object) -> None:
     """No other work on the machine is seen: what a busy one does not keep is kept."""
     from specbench.measure import machine
 
-    machine.busy = lambda: machine.Finding("load", "ok", "")  # type: ignore[assignment]
+    machine.busy = lambda: machine.Diagnosis("load", "ok", "")  # type: ignore[assignment]
 
 
 def slow(seconds: float) -> None:

@@ -12,7 +12,7 @@ from fake_smi import smi as smi
 from specbench.base import environment
 from specbench.measure import machine as machine_checks
 from specbench.measure.gpus import read_gpus
-from specbench.measure.machine import Finding
+from specbench.measure.machine import Diagnosis
 from specbench.studies import doctor
 
 UNKNOWN = "unknown on this system"
@@ -213,7 +213,7 @@ def test_torch_without_fast_kernels(machine, monkeypatch):
 
 
 def test_gpu(smi, monkeypatch):
-    def heat(device: str) -> Finding:
+    def heat(device: str) -> Diagnosis:
         return machine_checks.gpu(read_gpus(device))
 
     smi(IDLE, HOT)

@@ -21,7 +21,7 @@ from tiny_runs import SAME, always, samples_of
 from specbench.config import UserError
 from specbench.measure import loop, pool
 from specbench.measure.crew import Crew, Worker
-from specbench.measure.pool import Pool
+from specbench.measure.pool import ShardPool
 from specbench.measure.staffing import Staffing
 from specbench.measure.worker import Advanced, Ended, Given, Ready, Refused, version
 from specbench.plan import Plan
@@ -48,7 +48,7 @@ def fakes():
 
 @pytest.fixture
 def driver(fakes, tmp_path):
-    return Pool(tmp_path, Crew([fake.worker for fake in fakes], wait), None)
+    return ShardPool(tmp_path, Crew([fake.worker for fake in fakes], wait), None)
 
 
 def tell(driver, fake, what):
@@ -85,7 +85,7 @@ def test_there_are_no_more_shards_than_places(driver, fakes):
 
 def test_a_run_that_was_cut_stays_so(fakes, tmp_path):
     """Seven shards have begun; now there are two workers, who would cut it into eight."""
-    driver = Pool(tmp_path, Crew([fake.worker for fake in fakes], wait), 7)
+    driver = ShardPool(tmp_path, Crew([fake.worker for fake in fakes], wait), 7)
     tell(driver, fakes[0], Ready(places=100, documents=40))
     assert driver.count == 7 and fakes[0].received() == Shard(1, 7)
 
@@ -108,7 +108,7 @@ def test_a_lost_shard_goes_to_another_worker(driver, fakes, capsys):
 
 def test_a_shard_that_kills_its_workers_is_given_up(tmp_path):
     fakes = [Fake(number) for number in (1, 2, 3, 4)]
-    driver = Pool(tmp_path, Crew([fake.worker for fake in fakes], wait), None)
+    driver = ShardPool(tmp_path, Crew([fake.worker for fake in fakes], wait), None)
     driver.each = 1
     for fake in fakes:
         tell(driver, fake, Ready(1, 8))
@@ -144,7 +144,7 @@ def test_a_worker_with_another_version_ends_the_run(driver, fakes):
 @pytest.mark.parametrize("timed", [True, False])
 def test_two_workers_that_tell_one_device_are_not_timed(timed, fakes, tmp_path):
     """As two actors on one node of a Ray cluster without GPUs."""
-    driver = Pool(tmp_path, Crew([fake.worker for fake in fakes], wait), None, timed)
+    driver = ShardPool(tmp_path, Crew([fake.worker for fake in fakes], wait), None, timed)
     tell(driver, fakes[0], Ready(9, 9, "8 cores of a CPU on here"))
     if not timed:
         tell(driver, fakes[1], Ready(9, 9, "8 cores of a CPU on here"))
@@ -156,7 +156,7 @@ def test_two_workers_that_tell_one_device_are_not_timed(timed, fakes, tmp_path):
 
 def test_without_a_worker_that_began_there_is_nothing_to_continue(tmp_path):
     fake = Fake(1)
-    driver = Pool(tmp_path, Crew([fake.worker], wait), None)
+    driver = ShardPool(tmp_path, Crew([fake.worker], wait), None)
     fake.line.close()
     with pytest.raises(UserError, match=r"^no worker is left: worker 1 is lost \(exit code -9; see [^\n]*\)$"):
         listen(driver)

@@ -10,7 +10,7 @@ from synthetic import CHAIN, SINGLE, Rows, Timed, timed_run
 
 from specbench import config
 from specbench.base import files
-from specbench.base.folder import Folder, Member
+from specbench.base.folder import Folder, FolderFile
 from specbench.config import SamplingSpec, UserError
 from specbench.measure.prompts import NoDocuments
 from specbench.papers import missing_runs, orders, published, reproduce
@@ -233,7 +233,7 @@ def in_batches_from(folder, first, methods):
     of_batch = samples.method.isin(methods) & (samples.doc_id >= first)
     samples["batch_seconds"] = samples.batch_seconds.astype(float).mask(of_batch, 0.1)
     samples.loc[of_batch, ["prefill_seconds", "decode_seconds"]] = np.nan
-    records.write_table(Member(Folder.at(folder), "samples.parquet"), records.rows_of(samples), records.SAMPLES)
+    records.write_table(FolderFile(Folder.at(folder), "samples.parquet"), records.rows_of(samples), records.SAMPLES)
 
 
 def test_speeds_are_of_documents_that_were_timed_alone(paper, tmp_path):

@@ -7,10 +7,10 @@ import pytest
 
 from specbench.report.plots.load import load
 from specbench.report.views.load import FEWEST, paying
-from specbench.studies.under_load import Loaded
+from specbench.studies.under_load import LoadFigures
 
 
-def figures() -> Loaded:
+def figures() -> LoadFigures:
     table = pd.DataFrame(
         [
             {"method": "sps", "rate": 4.0, "tokens_per_s": 90.0, "e2e_p50": 0.5, "sooner": 2.0},
@@ -28,7 +28,7 @@ def figures() -> Loaded:
         ]
     )
     settings = {"vanilla": {}, "sps": {"gamma": 4}}
-    return Loaded(
+    return LoadFigures(
         pair="pocket",
         suite="math",
         sampling="greedy",

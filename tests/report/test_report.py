@@ -24,7 +24,7 @@ from specbench.report import comparison, drawing, page, page_documents, page_plo
 from specbench.report.page_traces import _leb128
 from specbench.report.plots import style as plot_style
 from specbench.report.plots.data import read
-from specbench.results.documents import Document
+from specbench.results.documents import DocumentRow
 from specbench.results.stored import StoredRun
 
 browser, open_page = browsing.browser, browsing.open_page
@@ -299,7 +299,7 @@ def test_plots_show_the_figures(view):
     assert view.said == []
 
 
-def figures(small) -> page_plots.Figures:
+def figures(small) -> page_plots.PlottedTables:
     names = {name: name for name in ("vanilla", "csd", ODD)}
     source = page._source(small, names, names)
     return page._figures(summary().assign(label=lambda rows: rows.method), [source])
@@ -407,10 +407,10 @@ def test_some_documents_tell_how_many_a_page_has_room_for(small, monkeypatch):
     monkeypatch.setattr(page_documents._Page, "packed", packed)
     monkeypatch.setattr(page_documents, "TRACES", 5000)
     many = pd.DataFrame({"task": "sums", "doc_id": range(100), "repeat": 0, "method": "vanilla"})
-    data, _ = page_documents.packed([page_documents.Source(small, {}, {}, many, many)], {})
+    data, _ = page_documents.packed([page_documents.PageRun(small, {}, {}, many, many)], {})
     assert sizes == [16, 32, 93] and len(data) == 4750  # 900 and 1,700 bytes: 16 + 0.95 · (5,000 - 900) / 50
     sizes.clear()
-    page_documents.packed([page_documents.Source(small, {}, {}, many[:64], many)], {})
+    page_documents.packed([page_documents.PageRun(small, {}, {}, many[:64], many)], {})
     assert sizes == [200, 94], "of few documents all are tried: 0.95 · 200 · 5,000 / 10,100"
 
 
@@ -422,7 +422,7 @@ def test_documents_that_told_how_many_there_is_room_for_are_not_traced_again(tmp
     samples = run.samples()
     counts = metrics.per_document(samples, run.rounds())
     names = {"vanilla": "vanilla", "csd": "csd"}
-    data, notes = page_documents.packed([page_documents.Source(run, names, names, samples, counts)], {"alpha": METRIC})
+    data, notes = page_documents.packed([page_documents.PageRun(run, names, names, samples, counts)], {"alpha": METRIC})
     assert [len(some) for some in asked] == [16, 16, 38] and [*chain(*asked)] == list(range(70)) and not notes
     assert len(data) < page_documents.TRACES
 
@@ -468,8 +468,8 @@ def test_a_page_says_what_a_text_was_about(small, tmp_path, open_page):
     """Long prompts by their end; a hostile one as the text that it is; none of documents that were not kept."""
     shutil.copytree(small.folder, tmp_path / "kept")
     rows = [
-        Document("sums", 0, "x" * 10 + "a\x1b[31m\n\t" + HOSTILE.ljust(page_documents.LONGEST), HOSTILE, HOSTILE),
-        Document("sums", 3, "short", None, None),
+        DocumentRow("sums", 0, "x" * 10 + "a\x1b[31m\n\t" + HOSTILE.ljust(page_documents.LONGEST), HOSTILE, HOSTILE),
+        DocumentRow("sums", 3, "short", None, None),
     ]
     change_manifest(tmp_path / "kept", requests=[[row.task, row.doc_id, row.prompt_hash, ""] for row in rows])
     keep(tmp_path / "kept", rows)

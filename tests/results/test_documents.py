@@ -8,13 +8,13 @@ from refusals import one_line_error
 
 from specbench.base.folder import LinkRefused
 from specbench.results import documents
-from specbench.results.documents import Document
+from specbench.results.documents import DocumentRow
 from specbench.results.stored import StoredRun
 
 ABOUT = [
-    Document("sums", 0, "What is 1 + 1?\n", "2", "easy"),
-    Document("sums", 1, "Was ist ½ + ½?", None, None),
-    Document("words", 0, "Say \x1b[31mred\u202e", "red\nrouge", None),
+    DocumentRow("sums", 0, "What is 1 + 1?\n", "2", "easy"),
+    DocumentRow("sums", 1, "Was ist ½ + ½?", None, None),
+    DocumentRow("words", 0, "Say \x1b[31mred\u202e", "red\nrouge", None),
 ]
 
 

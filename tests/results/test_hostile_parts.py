@@ -13,7 +13,7 @@ from recorded import expected_texts, texts, write
 from screens import call
 
 from specbench.base import parquet
-from specbench.base.folder import LinkRefused, Member
+from specbench.base.folder import FolderFile, LinkRefused
 from specbench.config import UserError
 from specbench.results import records
 from specbench.results.recorder import Recorder
@@ -211,12 +211,12 @@ def test_what_is_no_file_is_set_aside_and_the_document_decoded_again(run, name, 
 
 
 def test_no_way_to_read_is_without_bounds(bomb):
-    source = Member(records.Folder.at(bomb.parent), bomb.name)
+    source = FolderFile(records.Folder.at(bomb.parent), bomb.name)
     for schema in (records.ROUNDS, records.SAMPLES):
         for read in (
             lambda: parquet.read(source),
             lambda: parquet.check(source, least=parquet.LARGE),
-            lambda schema=schema: list(parquet.Rows([source], schema).to_batches()),
+            lambda schema=schema: list(parquet.RowGroups([source], schema).to_batches()),
             lambda: records.read_frame(bomb),
         ):
             outcome, said = fuzz.judged(read, bomb.parent)

@@ -171,6 +171,6 @@ SAYS = {  # what engines tell of themselves, and what the audit says of it
 @pytest.mark.parametrize("said", SAYS)
 def test_a_server_that_says_that_it_keeps_prompts(said):
     """Even where the probe has seen nothing."""
-    result = rendered(view(audit_server.Audited("http://x", SAYS[said], None, None, [], kept([]))), 200)
+    result = rendered(view(audit_server.ServerAudit("http://x", SAYS[said], None, None, [], kept([]))), 200)
     assert said in result
     assert ("WARNING: the server says that it keeps prompts" in result) == ("caching True" in said)

@@ -19,7 +19,7 @@ from specbench.servers.engines import ENGINES
 from specbench.servers.evidence import fits, of_histogram, of_steps
 from specbench.servers.reply import Chunk, Refusal, Reply, count, counts
 from specbench.servers.schedule import Answer, Ask, Talk, closed_loop, open_loop, single
-from specbench.servers.stream import Events, Reader
+from specbench.servers.stream import Events, StreamReader
 
 TOKENIZER = AutoTokenizer.from_pretrained(SUITES / "pairs" / "weights" / "target")
 OPTIONS = {"max_tokens": 64, "temperature": 0.0}
@@ -289,7 +289,7 @@ def test_events_are_the_same_however_their_bytes_are_cut():
 
 
 def test_the_end_of_a_stream_tells_what_ended_the_text():
-    reader = Reader(Reply(0.0), "m")
+    reader = StreamReader(Reply(0.0), "m")
     reader.add('{"choices": [{"text": "a###", "finish_reason": null}]}', 1.0)
     with pytest.raises(Refusal, match="cut after 1 parts"):
         reader.end()
@@ -300,7 +300,7 @@ def test_the_end_of_a_stream_tells_what_ended_the_text():
 
 def test_the_last_word_on_rounds_counts():
     """Each event tells the rounds so far."""
-    reader = Reader(Reply(0.0), "m")
+    reader = StreamReader(Reply(0.0), "m")
     for n in (1, 2):
         steps = {"per_step_drafted": [5] * n, "per_step_accepted": [n] * n}
         reader.add(json.dumps({"choices": [], "metrics": {"speculative_decoding": steps}}), float(n))

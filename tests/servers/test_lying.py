@@ -13,7 +13,7 @@ from specbench.config.servers import ServerSettings
 from specbench.measure.served import problem
 from specbench.servers.client import Client, clock
 from specbench.servers.reply import Chunk, Refusal, Reply
-from specbench.servers.stream import Events, Reader
+from specbench.servers.stream import Events, StreamReader
 from specbench.tasks.requests import Request
 
 MODELS = json.dumps({"data": [{"id": "m", "owned_by": "somebody"}]}).encode()
@@ -182,7 +182,7 @@ def test_an_answer_of_a_gigabyte_in_a_megabyte_is_not_unpacked():
 def read(data):
     """The text of a stream, or why it is refused."""
     reply, events = Reply(0.0), Events()
-    reader = Reader(reply, "m")
+    reader = StreamReader(reply, "m")
     try:
         for each in events.feed(data):
             reader.add(each, 1.0)

@@ -8,12 +8,12 @@ from scripted import delta, part, usage
 from specbench.servers.adapters import told, unknown_fields
 from specbench.servers.engines import ENGINES
 from specbench.servers.reply import Refusal, Reply
-from specbench.servers.stream import Events, Reader
+from specbench.servers.stream import Events, StreamReader
 
 
 def read(*events):
     """The reply to events that come at the seconds 1, 2, …"""
-    reader = Reader(Reply(0.0), "m")
+    reader = StreamReader(Reply(0.0), "m")
     for at, event in enumerate(events, 1):
         reader.add(json.dumps(event), float(at))
     reader.end()
@@ -125,7 +125,7 @@ def test_an_error_as_a_field_of_the_stream():
 
 @pytest.mark.parametrize("body", ['{"error": {"message": "no memory"}}', "no memory", '{"detail": "no memory"}'])
 def test_an_answer_that_is_no_stream(body):
-    events, reader = Events(), Reader(Reply(0.0), "m")
+    events, reader = Events(), StreamReader(Reply(0.0), "m")
     assert list(events.feed(body.encode())) == []
     with pytest.raises(Refusal, match="the server answered without a stream: no memory"):
         reader.end(events.end())
@@ -133,9 +133,9 @@ def test_an_answer_that_is_no_stream(body):
 
 def test_half_a_character_is_refused():
     with pytest.raises(Refusal, match="half a character"):
-        Reader(Reply(0.0), "m").add('{"choices": [{"text": "a\\ud83d"}]}', 1.0)
+        StreamReader(Reply(0.0), "m").add('{"choices": [{"text": "a\\ud83d"}]}', 1.0)
     with pytest.raises(Refusal) as caught:
-        Reader(Reply(0.0), "m").add('{"error": {"message": "a\\ud83d"}}', 1.0)
+        StreamReader(Reply(0.0), "m").add('{"error": {"message": "a\\ud83d"}}', 1.0)
     str(caught.value).encode()
 
 
@@ -143,11 +143,11 @@ def test_half_a_character_is_refused():
 def test_a_nested_error_is_one_line(deep):
     event = '{"error": ' + '{"message": ' * deep + '"no"' + "}" * deep + "}"
     with pytest.raises(Refusal) as caught:
-        Reader(Reply(0.0), "m").add(event, 1.0)
+        StreamReader(Reply(0.0), "m").add(event, 1.0)
     assert len(str(caught.value)) < 300
     listed = '{"error": ' + "[" * deep + "]" * deep + "}"
     with pytest.raises(Refusal):
-        Reader(Reply(0.0), "m").add(listed, 1.0)
+        StreamReader(Reply(0.0), "m").add(listed, 1.0)
 
 
 def rounds(engine, *events):

@@ -16,7 +16,7 @@ from specbench.servers.adapters import parse_counters
 from specbench.servers.client import Client
 from specbench.servers.engines import ENGINES
 from specbench.servers.reply import Refusal, Reply
-from specbench.servers.stream import Events, Reader, words_of
+from specbench.servers.stream import Events, StreamReader, words_of
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ EVENTS = {
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event[:20])
 def test_an_event_that_no_server_may_send(event):
     with pytest.raises(Refusal, match=EVENTS[event]) as caught:
-        Reader(Reply(0.0), "m").add(event, 1.0)
+        StreamReader(Reply(0.0), "m").add(event, 1.0)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 

@@ -51,7 +51,7 @@ def documents(pocket):
 @pytest.fixture(scope="module")
 def prompts():
     texts = oracle.prompts(4, length=6, seed=3)
-    return [audit_sampling.Prompt("made up", i, [token % 12 for token in text]) for i, text in enumerate(texts)]
+    return [audit_sampling.Start("made up", i, [token % 12 for token in text]) for i, text in enumerate(texts)]
 
 
 class WithRule(SpS):
@@ -250,7 +250,7 @@ def test_texts_without_tokens_are_not_compared(pair, prompts):
 
 
 def test_a_method_that_fails_at_once_has_no_figures():
-    shown = rendered(view([audit.Finding("broken", True, failure="ValueError: no")]))
+    shown = rendered(view([audit.MethodAudit("broken", True, failure="ValueError: no")]))
     assert "0/0" not in shown and "nan" not in shown and "defect" in shown
 
 

@@ -20,7 +20,7 @@ from specbench.analysis.forward_times import Times
 from specbench.analysis.time_fits import regression
 from specbench.config import UserError
 from specbench.engine.session import Session
-from specbench.measure.machine import Finding
+from specbench.measure.machine import Diagnosis
 from specbench.papers.published import FOLDER
 from specbench.report.finding import show
 from specbench.report.views.profile import notes, view
@@ -240,7 +240,7 @@ def test_the_command_on_the_bundled_pair(tmp_path, monkeypatch):
     monkeypatch.setattr(profile_pair, "FORWARDS", 2)
     monkeypatch.setattr("specbench.report.finding.console", Console(width=80))
     monkeypatch.setattr("specbench.studies.profile.quick_lines", lambda folder, device: ["warning: load: others run"])
-    monkeypatch.setattr("specbench.measure.machine.busy", lambda: Finding("load", "ok", "0.1 on 2 CPUs"))
+    monkeypatch.setattr("specbench.measure.machine.busy", lambda: Diagnosis("load", "ok", "0.1 on 2 CPUs"))
     out = str(tmp_path / "pocket.json")
     command = ["profile", "--suite", "math", "--documents", "3", "--repeats", "1", "--method", "sps", "--gamma", "1,3"]
     result = call(*command, "--out", out)

@@ -31,7 +31,7 @@ from specbench.report.views.frontier import view as frontier_view
 from specbench.report.views.profile import view as profile_view
 from specbench.report.views.rejections import view as rejections_view
 from specbench.report.views.simulate import view as simulate_view
-from specbench.results.documents import Document
+from specbench.results.documents import DocumentRow
 from specbench.results.recorder import Recorder
 from specbench.results.stored import StoredRun
 from specbench.studies import profile
@@ -105,7 +105,7 @@ def make(folder: Path, specs: list[MethodSpec], temperature: float = 0.0) -> dic
                 scores.append(made_runs.score(task, spec.name, doc, float(rng.random() < 0.6)))
         scores += [made_runs.score(task, spec.name, None, 0.5) for spec in specs]
     made_runs.write(run, tables, scores)
-    made_runs.keep(run, (Document(task, doc, f"Ask {doc}", "7", None) for task in TASKS for doc in range(DOCUMENTS)))
+    made_runs.keep(run, (DocumentRow(task, doc, f"Ask {doc}", "7", None) for task in TASKS for doc in range(DOCUMENTS)))
     tables = ("samples", "rounds", "scores", "documents")
     return {"run/manifest.json": "json"} | {f"run/{name}.parquet": "parquet" for name in tables}
 

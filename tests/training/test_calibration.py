@@ -15,7 +15,7 @@ from pocket.documents import CALIBRATION, VALIDATION, bundled, generated
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
 from specbench.training.csd_counting import Counting
-from specbench.training.csd_texts import Text
+from specbench.training.csd_texts import CountedText
 
 
 def rows(path) -> list[dict]:
@@ -94,7 +94,7 @@ def test_fewer_documents_are_the_beginning_of_more(folder, tmp_path):
 
 def counted(target, draft, prompts, length, gamma=4, temperature=0.0, seed=0, first=0, rows=1):
     pair = Pair("made", {"target": target, "draft": draft}, Words())
-    texts = [Text("made", i, prompt, (), length) for i, prompt in enumerate(prompts, first)]
+    texts = [CountedText("made", i, prompt, (), length) for i, prompt in enumerate(prompts, first)]
     return Counting(pair, gamma, Sampling(temperature), seed, rows)(texts)
 
 

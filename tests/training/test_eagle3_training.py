@@ -29,7 +29,16 @@ from specbench.training import heads
 from specbench.training.answered import Answered, answer, batches, blocks
 from specbench.training.documents import Document
 from specbench.training.eagle3 import train as eagle3
-from specbench.training.eagle3.fit import Eagle3Training, Step, draft_ids, loss_of, new_head, schedule, teach, unroll
+from specbench.training.eagle3.fit import (
+    DraftStep,
+    Eagle3Training,
+    draft_ids,
+    loss_of,
+    new_head,
+    schedule,
+    teach,
+    unroll,
+)
 from specbench.training.recipe import EagleRecipe, load_recipe
 
 VOCABULARY = 96
@@ -151,7 +160,7 @@ def test_a_loss_by_hand():
     taught = torch.log(torch.tensor([[[0.5, 0.5, 1e-9], [1.0, 1.0, 1.0], [0.3, 0.3, 0.4], [0.5, 0.25, 0.25]]]))
     counted = torch.tensor([[True, False, True, True]])
     head = types.SimpleNamespace(ids=torch.tensor([2, 5, 6]))
-    loss, agreed = loss_of(Step(logits, taught, torch.tensor([[2, 5, 3, 2]]), counted), head)
+    loss, agreed = loss_of(DraftStep(logits, taught, torch.tensor([[2, 5, 3, 2]]), counted), head)
     first = -(0.5 * math.log(0.5) + 0.5 * math.log(0.25))
     last = -(0.5 * math.log(0.1) + 0.25 * math.log(0.1) + 0.25 * math.log(0.8))
     assert float(loss) == pytest.approx(first + last, abs=1e-5)

@@ -18,7 +18,7 @@ from specbench.analysis.strength import Strength
 from specbench.report.plots import load, strength
 from specbench.report.plots.listed import KINDS
 from specbench.report.plots.style import legend, look, save
-from specbench.studies.under_load import Loaded
+from specbench.studies.under_load import LoadFigures
 
 IMAGES = ROOT / "docs" / "pages" / "images"
 
@@ -39,7 +39,7 @@ def under_load() -> Figure:
     parsed = ("slo", "saturation", "leaks", "failures", "environment", "settings")
     given |= {name: json.loads(facts[name]) for name in parsed}
     given |= {name: table(f"load-methods.{name}") for name in ("table", "by_rows")}
-    return load.load(Loaded(**given))
+    return load.load(LoadFigures(**given))
 
 
 PICTURES = {"strength": strength_of_drafts, "load": under_load}

@@ -15,8 +15,8 @@ from specbench.engine.models.draft_heads import ResidualBlock
 from specbench.engine.models.eagle_head import layer_sizes
 from specbench.engine.models.eagle_steps import rotated
 from specbench.engine.session import LAST
-from specbench.training.answered import Answered, Block
-from specbench.training.eagle3.fit import Step, Taught, unroll
+from specbench.training.answered import Answered, PaddedAnswers
+from specbench.training.eagle3.fit import DraftStep, Taught, unroll
 from specbench.training.heads import random_linear
 from specbench_extras.chimera.chimera import new_head
 from specbench_extras.chimera.chimera_head import READ, ChimeraHead
@@ -95,5 +95,5 @@ class ChimeraTraining(StateTraining):
     ) -> None:
         super().__init__(target, first_head(target, vocabulary, seed), LAST, answered, recipe, seed)
 
-    def drafted(self, block: Block, taught: Taught) -> list[Step]:
+    def drafted(self, block: PaddedAnswers, taught: Taught) -> list[DraftStep]:
         return unroll(self.head, block, taught, self.recipe.steps, draft_steps)

@@ -8,7 +8,7 @@ from typing import Any
 
 from specbench.base import files, parquet
 from specbench.base.console import PlainConsole, console, progress
-from specbench.base.folder import Folder, Member
+from specbench.base.folder import Folder, FolderFile
 from specbench.base.untrusted import read_object
 from specbench.config import MethodSpec, UserError
 from specbench.results import records
@@ -79,7 +79,7 @@ class Store:
         if isinstance(folder, Path):
             folder.mkdir(parents=True, exist_ok=True)
             folder = Folder.at(folder)
-        path = Member(folder, "facts.json")
+        path = FolderFile(folder, "facts.json")
         if folder.has(path.name) and read_object(path, remedy="choose another --folder") != facts:
             raise UserError(f"{folder.path} holds branches of another run, method or seed; choose another --folder")
         if not folder.has(path.name):
@@ -92,7 +92,7 @@ class Store:
         return sorted(name for name in self._open.names() if name.endswith(".parquet"))
 
     def rows(self) -> list[dict[str, Any]]:
-        paths = [Member(self._open, name) for name in self._names()]
+        paths = [FolderFile(self._open, name) for name in self._names()]
         remedy = "delete it to play its states again"
         tables = [parquet.read(path, BRANCHES, BRANCHES.names, remedy=remedy) for path in paths]
         for path, table in zip(paths, tables, strict=True):
@@ -105,7 +105,7 @@ class Store:
 
     def add(self, rows: Sequence[dict[str, Any]]) -> None:
         if rows:
-            records.write_table(Member(self._open, f"{len(self._names()):06d}.parquet"), rows, BRANCHES)
+            records.write_table(FolderFile(self._open, f"{len(self._names()):06d}.parquet"), rows, BRANCHES)
 
 
 def key_of(row: dict[str, Any]) -> tuple[Any, ...]:

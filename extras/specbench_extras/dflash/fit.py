@@ -21,7 +21,7 @@ from specbench.engine.models.block_head import BlockHead, block_config, spread
 from specbench.engine.models.eagle_head import layer_sizes
 from specbench.engine.sampling import wide
 from specbench.methods.blocks.dflash import HEADS, KIND
-from specbench.training.answered import Answered, Block, batches, blocks, sent
+from specbench.training.answered import Answered, PaddedAnswers, batches, blocks, sent
 from specbench.training.heads import AnsweredTraining, autocast, random_linear
 from specbench.training.loop import cosine, descend
 from specbench_extras.dflash.outputs import Outputs, read_again
@@ -140,7 +140,7 @@ class SlotTraining(AnsweredTraining):
         """The decay of the slots' weights at this step."""
         return self.recipe.decay
 
-    def packed(self, batch: Sequence[Answered], seed: int) -> list[tuple[Block, Packed]]:
+    def packed(self, batch: Sequence[Answered], seed: int) -> list[tuple[PaddedAnswers, Packed]]:
         """The documents of a batch in parts that fit a forward, each with its blocks."""
         rng, made, first = random.Random(seed), [], 0
         for block in blocks(batch, self.device, self.micro):
@@ -149,7 +149,7 @@ class SlotTraining(AnsweredTraining):
             made.append((block, pack(some, self.recipe.block, self.recipe.anchors, rng, self.device)))
         return made
 
-    def losses(self, block: Block, packed: Packed) -> tuple[Tensor, Tensor]:
+    def losses(self, block: PaddedAnswers, packed: Packed) -> tuple[Tensor, Tensor]:
         """The cross-entropy [B, A, S - 1] of every slot, and where its choice is the target's; 0 if it is not counted.
 
         The target's choice is the one after the document's text up to there.
@@ -173,7 +173,7 @@ class SlotTraining(AnsweredTraining):
         return sdpa_kernel(ON_GPU) if self.device.type == "cuda" else nullcontext()
 
     @torch.no_grad()
-    def taught(self, block: Block, packed: Packed) -> tuple[Tensor, Tensor]:
+    def taught(self, block: PaddedAnswers, packed: Packed) -> tuple[Tensor, Tensor]:
         """The states [B, L, T D] of the target that the head reads, and its logits [B, A, S - 1, V] for the slots."""
         before = self.slots(block, packed) - 1
         if self.outputs:
@@ -181,7 +181,7 @@ class SlotTraining(AnsweredTraining):
         with autocast(self.device, self.recipe.autocast):
             return read_again(self.target, self.head.hidden, block.tokens, before, self.vocabulary)
 
-    def slots(self, block: Block, packed: Packed) -> Tensor:
+    def slots(self, block: PaddedAnswers, packed: Packed) -> Tensor:
         """The places [B, A, S - 1] of the tokens that the slots predict; those beyond the documents are cut."""
         slots = packed.anchors[..., None] + torch.arange(1, self.recipe.block, device=self.device)
         return slots.clamp(max=block.tokens.shape[1] - 1)

@@ -17,8 +17,8 @@ from specbench.engine.models.eagle_head import layer_sizes
 from specbench.engine.models.feature_head import FeatureHead
 from specbench.engine.session import LAST
 from specbench.methods.heads.eagle import new_head
-from specbench.training.answered import Answered, Block
-from specbench.training.eagle3.fit import Step, Taught, Unrolled
+from specbench.training.answered import Answered, PaddedAnswers
+from specbench.training.eagle3.fit import DraftStep, Taught, Unrolled
 from specbench.training.heads import random_linear
 from specbench_extras.eagle.recipe import FeatureRecipe, StateRecipe
 
@@ -35,7 +35,7 @@ def first_head(target: PreTrainedModel, vocabulary: int, fuse: str, seed: int) -
     return head.to(target.device)
 
 
-def loss_of(step: Step, wanted: Tensor, recipe: StateRecipe) -> Tensor:
+def loss_of(step: DraftStep, wanted: Tensor, recipe: StateRecipe) -> Tensor:
     """The loss of a draft step, summed over its places: it should carry the target's states `wanted` [B, R, D].
 
     The distance of a place is the mean over its D values (smooth L1).
@@ -58,7 +58,7 @@ class StateTraining(Unrolled):
 
     recipe: StateRecipe
 
-    def losses(self, block: Block) -> list[Tensor]:
+    def losses(self, block: PaddedAnswers) -> list[Tensor]:
         taught = self.taught(block)
         return [
             loss_of(step, states_of(block, taught, number, step.counted.shape[1]), self.recipe)
@@ -77,7 +77,7 @@ class FeatureTraining(StateTraining):
         super().__init__(target, first_head(target, vocabulary, recipe.fuse, seed), LAST, answered, recipe, seed)
 
 
-def states_of(block: Block, taught: Taught, step: int, count: int) -> Tensor:
+def states_of(block: PaddedAnswers, taught: Taught, step: int, count: int) -> Tensor:
     """The target's states [B, R, D] after the tokens that a draft step reads, at the first `count` places."""
     at = block.prompts[:, None] + step + torch.arange(count, device=block.tokens.device)
     at = at.clamp(max=block.tokens.shape[1] - 1)

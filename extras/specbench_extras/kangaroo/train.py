@@ -19,7 +19,7 @@ from specbench.config import UserError, validated
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.methods.layers.kangaroo import KIND, check_target, new_adapter
-from specbench.training.answered import Answered, Block, batches, blocks
+from specbench.training.answered import Answered, PaddedAnswers, batches, blocks
 from specbench.training.eagle3.fit import schedule
 from specbench.training.heads import AnsweredTraining, Lessons, answered_lessons, learn_answers, random_linear
 from specbench.training.loop import descend
@@ -82,7 +82,7 @@ def first_adapter(target: PreTrainedModel, seed: int) -> ExitAdapter:
     return adapter.to(target.device)
 
 
-def fit(target: PreTrainedModel, adapters: nn.ModuleDict, block: Block) -> list[Fit]:
+def fit(target: PreTrainedModel, adapters: nn.ModuleDict, block: PaddedAnswers) -> list[Fit]:
     """Read a block with target and adapters; they are compared after each answer token but the last.
 
     The first answer token is the prefill's. Padding follows the documents, where nothing reads it.

@@ -16,7 +16,7 @@ from specbench.base.hashes import stable_seed
 from specbench.config import validated
 from specbench.engine.models.draft_heads import DraftHeads, ResidualBlock
 from specbench.engine.sampling import wide
-from specbench.training.answered import Answered, Block, batches, blocks
+from specbench.training.answered import Answered, PaddedAnswers, batches, blocks
 from specbench.training.heads import AnsweredTraining, answered_lessons, learn_answers
 from specbench.training.loop import cosine, descend
 from specbench.training.publish import announce, flush_right, publish
@@ -66,7 +66,7 @@ class Places:
 
 
 @torch.no_grad()
-def read(target: PreTrainedModel, block: Block, heads: int, vocabulary: int) -> Places:
+def read(target: PreTrainedModel, block: PaddedAnswers, heads: int, vocabulary: int) -> Places:
     """One forward of the target over a block. Padding follows the documents, where nothing reads it.
 
     The first place is the prompt's last token, since the prefill says the answer's first one.

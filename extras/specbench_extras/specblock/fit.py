@@ -17,7 +17,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specbench.base.hashes import stable_seed
 from specbench.engine.models.eagle_head import layer_sizes, layers_read
-from specbench.training.answered import Answered, Block, batches, blocks
+from specbench.training.answered import Answered, PaddedAnswers, batches, blocks
 from specbench.training.eagle3.fit import schedule
 from specbench.training.heads import AnsweredTraining, autocast, random_linear
 from specbench.training.loop import descend
@@ -58,7 +58,7 @@ class Drafted:
     counted: Tensor  # [B, R, K]: True where a slot's token is within the document
 
 
-def unroll(head: RankBlockHead, block: Block, states: Tensor, cuts: Sequence[int]) -> Iterator[Drafted]:
+def unroll(head: RankBlockHead, block: PaddedAnswers, states: Tensor, cuts: Sequence[int]) -> Iterator[Drafted]:
     """The first block at every place of the answers; then, for each M of `cuts`, one after M slots of the last.
 
     `states` [B, T, 3 D] are the target's. The first block at the token x_t reads x_t with the target's states of
@@ -135,14 +135,14 @@ class RankBlockTraining(AnsweredTraining):
         descend(self.optimizer, self.recipe.clip, rate)
         return total
 
-    def parts(self, batch: Sequence[Answered]) -> Iterator[tuple[Block, Sequence[Answered]]]:
+    def parts(self, batch: Sequence[Answered]) -> Iterator[tuple[PaddedAnswers, Sequence[Answered]]]:
         """The documents of a batch in parts that fit a forward."""
         first = 0
         for block in blocks(batch, self.device, self.micro):
             yield block, batch[first : first + len(block.lengths)]
             first += len(block.lengths)
 
-    def loss(self, block: Block, some: Sequence[Answered], cuts: Sequence[int]) -> Tensor:
+    def loss(self, block: PaddedAnswers, some: Sequence[Answered], cuts: Sequence[int]) -> Tensor:
         """The loss of some documents: over all blocks, the slots' draft losses and the rank head's."""
         recipe, total = self.recipe, torch.zeros((), device=self.device)
         decay = recipe.decay ** torch.arange(recipe.slots, device=self.device)
@@ -156,7 +156,7 @@ class RankBlockTraining(AnsweredTraining):
         return total
 
     def compared(
-        self, block: Block, some: Sequence[Answered], cuts: Sequence[int]
+        self, block: PaddedAnswers, some: Sequence[Answered], cuts: Sequence[int]
     ) -> Iterator[tuple[Drafted, Tensor, Tensor]]:
         """Each block, the target's logits [B, R, K, draft vocabulary], and its choice among the head's tokens.
 
@@ -173,7 +173,7 @@ class RankBlockTraining(AnsweredTraining):
             yield drafted, logits[..., self.head.ids], numbers[logits.argmax(-1)]
 
     @torch.no_grad()
-    def taught(self, block: Block, some: Sequence[Answered], places: Tensor) -> tuple[Tensor, Tensor]:
+    def taught(self, block: PaddedAnswers, some: Sequence[Answered], places: Tensor) -> tuple[Tensor, Tensor]:
         """The target's states [B, T, 3 D] that the head reads, and its logits [B, R, S, V] after `places` [B, R, S]."""
         if self.outputs:
             return self.outputs.of(some, places, self.vocabulary)

@@ -5,10 +5,10 @@ from matplotlib.figure import Figure
 
 from specbench.report.plots.style import GREY, few_ticks, grid, legend, look, styles, with_gaps
 from specbench.report.views.load import FEWEST
-from specbench.studies.under_load import BASE, Loaded
+from specbench.studies.under_load import BASE, LoadFigures
 
 
-def load(figures: Loaded) -> Figure:
+def load(figures: LoadFigures) -> Figure:
     """Three panels, a line for each method.
 
     Seconds from a request's arrival to its end against tokens a second, a point for each rate; how much sooner requests

@@ -16,7 +16,7 @@ from specbench.analysis import compare, depth_intervals, metrics
 from specbench.analysis.alike import pair_labels
 from specbench.analysis.pooled import ROW
 from specbench.base.console import plain
-from specbench.base.parquet import Rows
+from specbench.base.parquet import RowGroups
 from specbench.config import UserError
 from specbench.report.drawing import OPACITY, score_range
 from specbench.report.plots.data import PlotData, drafted, panels
@@ -199,7 +199,7 @@ def _target_forwards(data: PlotData) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _forwards_of(rounds: Rows, method: str, samples: pd.DataFrame) -> pd.DataFrame:
+def _forwards_of(rounds: RowGroups, method: str, samples: pd.DataFrame) -> pd.DataFrame:
     """Width, context and `ms` of one method's rounds with one target forward; tasks are read as numbers."""
     key = ["repeat", "task", "doc_id"]
     tasks = pa.array(samples.task.unique(), pa.string())

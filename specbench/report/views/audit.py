@@ -9,12 +9,12 @@ from specbench.engine.types import Sampling
 from specbench.report.finding import Finding, Sheet
 from specbench.studies import audit as study
 from specbench.studies.audit import agreement
-from specbench.studies.audit_sampling import Sampled
+from specbench.studies.audit_sampling import SamplingTest
 
 COLOURS = {"defect": "red", "lossy by design": "yellow"}  # green for all others
 
 
-def view(audited: Sequence[study.Finding]) -> Finding:
+def view(audited: Sequence[study.MethodAudit]) -> Finding:
     several = any(method.standard != "vanilla" for method in audited)
     rows: list[list[str | Text]] = []
     for method in audited:
@@ -35,7 +35,7 @@ def view(audited: Sequence[study.Finding]) -> Finding:
     )
 
 
-def details(method: study.Finding, most: int = 5) -> list[str]:
+def details(method: study.MethodAudit, most: int = 5) -> list[str]:
     """What is wrong or remarkable with a method, in words."""
     lines = [f"it failed: {method.failure}"] if method.failure else []
     if method.lossless:
@@ -51,7 +51,7 @@ def details(method: study.Finding, most: int = 5) -> list[str]:
     return lines
 
 
-def _why(test: Sampled) -> str:
+def _why(test: SamplingTest) -> str:
     if test.impossible:
         return f"{test.impossible} of {test.test.draws} tokens cannot be drawn from the target at all: a defect"
     return (
@@ -60,7 +60,7 @@ def _why(test: Sampled) -> str:
     )
 
 
-def power(audited: Sequence[study.Finding]) -> list[str]:
+def power(audited: Sequence[study.MethodAudit]) -> list[str]:
     """What bias the sampling tests would have seen."""
     lines = []
     for sampling in dict.fromkeys(test.sampling for method in audited for test in method.sampled):

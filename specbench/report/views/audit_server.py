@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from specbench.report.finding import Finding, Sheet, number
-from specbench.studies.audit_server import Audited, Text
+from specbench.studies.audit_server import AuditedText, ServerAudit
 
 MOST = 5  # documents that are told one by one
 
 
-def view(audited: Audited) -> Finding:
+def view(audited: ServerAudit) -> Finding:
     tasks = dict.fromkeys(text.task for text in audited.texts)
     rows = [_row(task, [text for text in audited.texts if text.task == task]) for task in tasks]
     headings = ["task", "texts", "same", "ties", "other", "failed", "rounds", "wrong", "known by"]
@@ -25,7 +25,7 @@ def view(audited: Audited) -> Finding:
     )
 
 
-def _row(task: str, texts: Sequence[Text]) -> list[str]:
+def _row(task: str, texts: Sequence[AuditedText]) -> list[str]:
     kinds = [text.leaving.kind if text.leaving else "failed" if text.error else "same" for text in texts]
     counts = [len(texts), *(kinds.count(kind) for kind in ("same", "tie", "bug", "failed"))]
     rounds = [sum(text.rounds for text in texts), sum(bool(text.other) for text in texts)]
@@ -35,7 +35,7 @@ def _row(task: str, texts: Sequence[Text]) -> list[str]:
     return [task, *map(str, [*counts, *rounds]), known or "-"]
 
 
-def _differences(audited: Audited) -> Iterator[str]:
+def _differences(audited: ServerAudit) -> Iterator[str]:
     lines = []
     for text in audited.texts:
         where = f"{text.task}, document {text.doc_id}"
@@ -52,7 +52,7 @@ def _differences(audited: Audited) -> Iterator[str]:
         yield f"and {len(lines) - MOST} more documents"
 
 
-def _rounds(audited: Audited) -> Iterator[str]:
+def _rounds(audited: ServerAudit) -> Iterator[str]:
     if audited.method is None:
         yield "rounds were not compared: name the method that the server runs, such as --method sps --set sps.gamma=5"
     elif audited.lengths is None:
@@ -62,7 +62,7 @@ def _rounds(audited: Audited) -> Iterator[str]:
         yield f"the server drafts up to {theirs} tokens and {audited.method} {mine}: give both the same settings"
 
 
-def _cache(audited: Audited) -> Iterator[str]:
+def _cache(audited: ServerAudit) -> Iterator[str]:
     kept = audited.kept
     if kept.seen:
         yield (
@@ -76,7 +76,7 @@ def _cache(audited: Audited) -> Iterator[str]:
         yield f"no prefix cache was seen: {kept.pairs} prompts were sent twice (p = {number(kept.p, '.2f')})"
 
 
-def _told(audited: Audited) -> str:
+def _told(audited: ServerAudit) -> str:
     facts = audited.facts
     scheduler = facts.get("scheduler") or {}
     said = {

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 import pandas as pd
 
 from specbench.report.finding import Finding, Sheet, bounds, number
-from specbench.studies.under_load import BASE, Loaded
+from specbench.studies.under_load import BASE, LoadFigures
 
 FEWEST = 20  # steps with as many texts that are enough to tell a speed
 COUNTS = 8  # columns of the sheet by texts
 
 
-def view(figures: Loaded) -> Finding:
+def view(figures: LoadFigures) -> Finding:
     title = f"UNDER LOAD ({figures.pair}, {figures.suite}, {figures.sampling})"
     sheets = [_speeds(figures), _latencies(figures), *paying(figures), *_company(figures)]
     return Finding("load", title, sheets, [*sentences(figures)], [*notes(figures)], vars(figures))
 
 
-def _speeds(figures: Loaded) -> Sheet:
+def _speeds(figures: LoadFigures) -> Sheet:
     rows = []
     for row in figures.table.to_dict("records"):
         sooner = number(row["sooner"]) + bounds(row["sooner_low"], row["sooner_high"]) * (row["method"] != BASE)
@@ -30,7 +30,7 @@ def _speeds(figures: Loaded) -> Sheet:
     return Sheet(headings, rows)
 
 
-def _latencies(figures: Loaded) -> Sheet:
+def _latencies(figures: LoadFigures) -> Sheet:
     rows = []
     for row in figures.table.to_dict("records"):
         cells = [number(1000 * row[f"{name}_p{p}"], ".0f") for name in ("ttft", "e2e") for p in (50, 99)]
@@ -40,7 +40,7 @@ def _latencies(figures: Loaded) -> Sheet:
     return Sheet(["method", "req/s", *headings], rows, "latencies in ms")
 
 
-def paying(figures: Loaded) -> Iterator[Sheet]:
+def paying(figures: LoadFigures) -> Iterator[Sheet]:
     """Where each method's requests end sooner than the target's alone, later, or neither for sure."""
     others = figures.table[figures.table.method != BASE]
     rows = []
@@ -62,7 +62,7 @@ def _rates(rows: pd.DataFrame) -> str:
     return ", ".join(map(_rate, rows.rate)) or "-"
 
 
-def _company(figures: Loaded) -> Iterator[Sheet]:
+def _company(figures: LoadFigures) -> Iterator[Sheet]:
     """What steps gave by how many texts they decoded: some numbers up to the most, each with enough steps."""
     known = figures.by_rows[figures.by_rows.steps >= FEWEST]
     counts = sorted(known["rows"].unique())
@@ -82,7 +82,7 @@ def _company(figures: Loaded) -> Iterator[Sheet]:
     yield Sheet(["method", *map(str, chosen)], rows, title)
 
 
-def sentences(figures: Loaded) -> Iterator[str]:
+def sentences(figures: LoadFigures) -> Iterator[str]:
     for name, rate in figures.saturation.items():
         yield f"{name}: the queue does not grow up to {rate:.3g} requests a second."
     errors = figures.table.groupby("method", sort=False).errors.sum()
@@ -90,7 +90,7 @@ def sentences(figures: Loaded) -> Iterator[str]:
         yield f"{name}: {errors[name]} requests failed and are left out; the first: {why}"
 
 
-def notes(figures: Loaded) -> Iterator[str]:
+def notes(figures: LoadFigures) -> Iterator[str]:
     for name, count in figures.leaks.items():
         yield f"LEAK: the memory of {name} was made from {count} of the documents that it serves"
     times = "once" if figures.repeats == 1 else f"{figures.repeats} times"

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from specbench.analysis.simulate_batches import FEWEST, Batches
+from specbench.analysis.simulate_batches import FEWEST, SimulatedBatches
 from specbench.analysis.simulated_rows import ALL
 from specbench.report.finding import Finding, Sheet, number
 
 
-def view(figures: Batches) -> Finding:
+def view(figures: SimulatedBatches) -> Finding:
     first = figures.first
     return Finding(
         "simulate",
@@ -21,7 +21,7 @@ def view(figures: Batches) -> Finding:
     )
 
 
-def _sheet(figures: Batches) -> Sheet:
+def _sheet(figures: SimulatedBatches) -> Sheet:
     rows = []
     for row in figures.table[figures.table.task == ALL].to_dict("records"):
         cells = [str(row["batch"]), row["setting"], f"{row['tau']:.2f}", f"{row['tokens_per_s']:.0f}"]
@@ -34,7 +34,7 @@ def _sheet(figures: Batches) -> Sheet:
     return Sheet(["texts", "setting", "τ", "tok/s", "speedup", *served], rows)
 
 
-def notes(figures: Batches) -> Iterator[str]:
+def notes(figures: SimulatedBatches) -> Iterator[str]:
     yield (
         "projected for decoding without prefill, all tasks; speedup: over vanilla in a batch as large; *: the best "
         "length; always as many texts, all with one draft length"

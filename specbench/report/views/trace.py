@@ -12,7 +12,7 @@ from rich.text import Text
 
 from specbench.analysis.trace import Piece, Step, Trace, first_divergence, ratio_text
 from specbench.report.finding import print_lines
-from specbench.results.documents import Document
+from specbench.results.documents import DocumentRow
 
 PROMPT = 1200  # characters of a prompt that are printed: its end, as few-shot examples come first
 WIDE = 110  # columns from which two traces have room for the rounds' times
@@ -20,7 +20,7 @@ SIGNS = {"\n": "⏎", "\t": "⇥", "\x7f": "␡"}
 
 
 @dataclass(frozen=True)
-class Look:
+class TokenLook:
     """How a token of an origin is shown, in colour and without."""
 
     style: str
@@ -29,21 +29,21 @@ class Look:
 
 
 LOOKS = {
-    "prefill": Look("blue", "", "the prefill's token"),
-    "target": Look("", "", "not drafted"),
-    "accepted": Look("green", "", "accepted"),
-    "rescued": Look("bold underline magenta", "~", "rescued, with p(draft)/p(target) and the target's token"),
-    "correction": Look("bold yellow", "!", "correction"),
-    "bonus": Look("italic cyan", "+", "bonus"),
-    "rejected": Look("strike red", "-", "rejected, with p(draft)/p(target)"),
-    "cut": Look("strike dim", "|", "after the end"),
+    "prefill": TokenLook("blue", "", "the prefill's token"),
+    "target": TokenLook("", "", "not drafted"),
+    "accepted": TokenLook("green", "", "accepted"),
+    "rescued": TokenLook("bold underline magenta", "~", "rescued, with p(draft)/p(target) and the target's token"),
+    "correction": TokenLook("bold yellow", "!", "correction"),
+    "bonus": TokenLook("italic cyan", "+", "bonus"),
+    "rejected": TokenLook("strike red", "-", "rejected, with p(draft)/p(target)"),
+    "cut": TokenLook("strike dim", "|", "after the end"),
 }
 
 
 def print_trace(
     console: Console,
     traces: Sequence[Trace],
-    about: Document | None = None,
+    about: DocumentRow | None = None,
     scores: Mapping[tuple[str, int, str], float] = MappingProxyType({}),
 ) -> None:
     """Print one trace, or two side by side: up to the first token in which they differ, and from there on.
@@ -84,7 +84,7 @@ def visible(text: str) -> str:
     return "".join(map(sign, text))
 
 
-def _about(document: Document) -> Iterator[str]:
+def _about(document: DocumentRow) -> Iterator[str]:
     """The end of a prompt, which is the question, and the reference answer."""
     size = len(document.prompt)
     kind = f", {document.category}" if document.category else ""

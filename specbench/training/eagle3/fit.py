@@ -18,7 +18,7 @@ from specbench.base.hashes import stable_seed
 from specbench.engine.models.eagle_head import EagleHead, LayerHead, head_config, layers_read
 from specbench.engine.models.eagle_steps import draft_steps
 from specbench.engine.sampling import wide
-from specbench.training.answered import Answered, Block, batches, blocks
+from specbench.training.answered import Answered, PaddedAnswers, batches, blocks
 from specbench.training.heads import AnsweredTraining, random_linear
 from specbench.training.loop import descend
 from specbench.training.recipe import UnrolledRecipe
@@ -35,7 +35,7 @@ class Taught:
 
 @torch.no_grad()
 def teach(
-    target: PreTrainedModel, head: LayerHead, block: Block, steps: int, layers: Sequence[int] | None = None
+    target: PreTrainedModel, head: LayerHead, block: PaddedAnswers, steps: int, layers: Sequence[int] | None = None
 ) -> Taught:
     """One forward of the target over a block. Padding follows the documents, where nothing reads it.
 
@@ -52,7 +52,7 @@ def teach(
 
 
 @dataclass(frozen=True)
-class Step:
+class DraftStep:
     """One draft step at all places of a block."""
 
     logits: Tensor  # [B, R, draft vocabulary]
@@ -66,7 +66,9 @@ class Step:
 Drafting = Callable[[Any, Tensor, Tensor, Tensor, Tensor], Iterator[tuple[Tensor, Tensor]]]
 
 
-def unroll(head: LayerHead, block: Block, taught: Taught, steps: int, drafting: Drafting = draft_steps) -> list[Step]:
+def unroll(
+    head: LayerHead, block: PaddedAnswers, taught: Taught, steps: int, drafting: Drafting = draft_steps
+) -> list[DraftStep]:
     """Draft `steps` tokens from every place of the answers, each after the target's text up to there.
 
     Step k of place i reads the text's own x_{i+1+k}, whatever the head would have drafted, and its prediction is
@@ -81,11 +83,11 @@ def unroll(head: LayerHead, block: Block, taught: Taught, steps: int, drafting: 
     for step, (logits, features) in enumerate(drafting(head, block.tokens, taught.features, at, read)):
         rows = slice(step, step + count)
         counted = at + 2 + step < block.lengths[:, None]
-        drafted.append(Step(logits, taught.logits[:, rows], taught.likeliest[:, rows], counted, features))
+        drafted.append(DraftStep(logits, taught.logits[:, rows], taught.likeliest[:, rows], counted, features))
     return drafted
 
 
-def loss_of(step: Step, head: LayerHead) -> tuple[Tensor, Tensor]:
+def loss_of(step: DraftStep, head: LayerHead) -> tuple[Tensor, Tensor]:
     """The summed cross-entropy of a step with the target's distribution over the draft vocabulary, and the agreement.
 
     Places where the target's own choice is not in the draft vocabulary teach nothing (official code). Agreement counts
@@ -154,17 +156,17 @@ class Unrolled(AnsweredTraining):
             total += loss.detach()
         return total
 
-    def losses(self, block: Block) -> list[Tensor]:
+    def losses(self, block: PaddedAnswers) -> list[Tensor]:
         """The loss of each draft step, summed over its places."""
         return [loss_of(step, self.head)[0] for step in self.unrolled(block)]
 
-    def unrolled(self, block: Block) -> list[Step]:
+    def unrolled(self, block: PaddedAnswers) -> list[DraftStep]:
         return self.drafted(block, self.taught(block))
 
-    def drafted(self, block: Block, taught: Taught) -> list[Step]:
+    def drafted(self, block: PaddedAnswers, taught: Taught) -> list[DraftStep]:
         return unroll(self.head, block, taught, self.recipe.steps)
 
-    def taught(self, block: Block) -> Taught:
+    def taught(self, block: PaddedAnswers) -> Taught:
         return teach(self.target, self.head, block, self.recipe.steps, self.layers)
 
     def autocast(self) -> torch.autocast:

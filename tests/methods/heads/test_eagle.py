@@ -29,7 +29,7 @@ from specbench.engine.types import Sampling, Scored
 from specbench.methods.heads.eagle import Settings, feature_head
 from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter
 from specbench.training.answered import Answered, blocks
-from specbench.training.eagle3.fit import Step
+from specbench.training.eagle3.fit import DraftStep
 from specbench.training.recipe import load_recipe, recipes
 from specbench_extras.eagle.fit import FeatureTraining, first_head, loss_of
 from specbench_extras.eagle.recipe import FeatureRecipe
@@ -247,7 +247,7 @@ def test_a_loss_by_hand():
     logits = torch.tensor([[[0.5, 0.25, 0.25], [1.0, 1.0, 1.0]]]).log()
     taught = torch.tensor([[[0.2, 0.5, 0.3], [1.0, 1.0, 1.0]]]).log()
     carried, wanted = torch.tensor([[[2.0, 0.5], [9.0, 9.0]]]), torch.zeros(1, 2, 2)
-    step = Step(logits, taught, torch.tensor([[1, 0]]), torch.tensor([[True, False]]), carried)
+    step = DraftStep(logits, taught, torch.tensor([[1, 0]]), torch.tensor([[True, False]]), carried)
     entropy = -(0.2 * math.log(0.5) + 0.5 * math.log(0.25) + 0.3 * math.log(0.25))
     best = -(0.5 * math.log(0.25) + 0.3 * math.log(0.25))
     for weights, expected in (((1.0, 0.0, 0.0), 0.8125), ((0.0, 1.0, 0.0), entropy), ((0.0, 0.0, 1.0), best)):
