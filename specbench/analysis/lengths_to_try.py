@@ -7,8 +7,8 @@ from typing import Any
 from specbench import config
 from specbench.analysis.drafts import decoding
 from specbench.analysis.replay import Rule
-from specbench.config import Candidate as Value
 from specbench.config import MethodSpec, UserError
+from specbench.config import Setting as Value
 from specbench.methods import settings_of
 from specbench.results.stored import StoredRun
 

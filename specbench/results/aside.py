@@ -42,7 +42,7 @@ def read_slowed(path: FolderFile) -> str:
         return ""
 
 
-def read_seconds(path: Member) -> dict[str, float]:
+def read_seconds(path: FolderFile) -> dict[str, float]:
     """The seconds of a run's file, by what they were spent on."""
     try:
         stored = read_json(path) if path.folder.has(path.name) else {}
