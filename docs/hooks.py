@@ -131,9 +131,12 @@ def settings(names: str) -> str:
 
 def _settings(name: str) -> str:
     spec = read(next(path for path in method_files() if path.stem == name))
-    about = meanings(spec["method"])
+    module = module_of(spec["method"])
+    about = fields(named(module), "Settings")
     given: dict[str, Any] = spec["settings"] or {}
     head = f"**`{name}`**: {spec['description']}" + (f" ({spec['paper']})" if spec["paper"] else "")
+    if spec["method"] == name:
+        head += f". Its code is `{module.relative_to(ROOT).as_posix()}`"
     if not given:
         return f"{head}. It has no settings."
     if spec["method"] != name:
@@ -147,11 +150,10 @@ def method_files() -> list[Path]:
     return sorted([*(SUITES / "methods").rglob("*.yaml"), *EXTRAS.glob("*/*.yaml")], key=lambda path: path.stem)
 
 
-def meanings(method: str) -> dict[str, str]:
-    """What each setting of a method means, from the fields of its pydantic class."""
+def module_of(method: str) -> Path:
+    """The file of a method, whose class `Settings` says what each setting means."""
     stem = method.replace("-", "_") + "_" * iskeyword(method)
-    paths = [*(ROOT / "specbench" / "methods").rglob(f"{stem}.py"), *EXTRAS.glob(f"*/{stem}.py")]
-    return fields(named(paths[0]), "Settings")
+    return next(iter([*(ROOT / "specbench" / "methods").rglob(f"{stem}.py"), *EXTRAS.glob(f"*/{stem}.py")]))
 
 
 def named(path: Path) -> str:
