@@ -112,10 +112,14 @@ class Brought(TyperGroup):
 
     def get_command(self, ctx: Any, name: str) -> Any:
         """One to list; that of a foreign package only says whose it is."""
-        if name in self.commands or (entry := self.found().get(name)) is None:
+        if name in self.commands:
             return super().get_command(ctx, name)
         from specbench.config import plugins
 
+        if (entry := self.found().get(name)) is None:
+            if plugins.more() and not ctx.resilient_parsing:  # as while a shell completes
+                ctx.fail(f"No such command {name!r}{plugins.more()}")
+            return None
         return self.made(entry, entry.load() if plugins.of_extras(entry) else lambda: None)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -11,7 +11,7 @@ from specbench.base.console import say
 from specbench.cli.errors import check_names, user_errors
 from specbench.cli.groups import Machine, Models, Staffed, with_groups
 from specbench.cli.options import AllowCodeExecution, RunOut, Set, known
-from specbench.config import UserError
+from specbench.config import UserError, plugins
 from specbench.permissions import permitted
 from specbench.results import importers
 
@@ -210,7 +210,7 @@ def merge(
 
 
 def import_(
-    tool: Annotated[Tool, Argument(help="the tool that wrote the files")],
+    tool: Annotated[Tool, Argument(help=f"the tool that wrote the files{plugins.more()}")],
     files: Annotated[
         list[Path],
         Argument(
@@ -264,9 +264,12 @@ def import_(
             if len(files) != 1 or pair is None or baseline or method or by_category or before or allow_mismatch:
                 raise UserError(f"{tool.value} takes one folder, --pair and --out; nothing else")
             check_names(pair)
+            missing = UserError(f"{files[0]}: there is no such folder; give that of the head's checkpoint")
+            if not files[0].is_dir() and "/" not in str(files[0]):  # nor a name on the hub
+                raise missing
             module = importers.importer(tool.value)
             if not files[0].is_dir() and not getattr(module, "HUB", False):
-                raise UserError(f"{files[0]}: there is no such folder; give that of the head's checkpoint")
+                raise missing
             kind = tool.value.removesuffix(importers.HEAD)
             suite = "specdecpp" if kind == "specdecpp" else "math"
             head = module.import_head(files[0], pair, out, kind)

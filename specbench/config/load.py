@@ -306,7 +306,7 @@ def _read(kind: str, text: str) -> tuple[dict[str, Any], str]:
         raise UserError(f"{text!r} is not a name of a {noun}; give a name, or a file that ends in .yaml")
     if path is None:
         hint = did_you_mean(text, names(kind))
-        more = f"; the package {plugins.EXTRAS} brings more" if kind == "methods" and not plugins.folders() else ""
+        more = plugins.more() if kind == "methods" else ""
         raise UserError(f"no {noun} {text!r}{hint}; `specbench list {kind}` shows all, or give a YAML file{more}")
     return read_mapping(path, text), text
 

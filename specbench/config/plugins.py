@@ -44,6 +44,11 @@ def extras(group: Group) -> dict[str, EntryPoint]:
     return {name: entry for name, entry in entries(group).items() if of_extras(entry)}
 
 
+def more() -> str:
+    """What a message about an unknown name says where the project's extras are not installed."""
+    return "" if extras("methods") else f"; the package {EXTRAS} brings more"
+
+
 def of_extras(entry: EntryPoint) -> bool:
     return entry.dist is not None and entry.dist.name == EXTRAS
 

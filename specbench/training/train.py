@@ -143,7 +143,7 @@ def train(
     module = trainer(name)
     if module is None:
         trainable = ", ".join((*(name for name in methods.names() if trainer(name)), DRAFT))
-        raise UserError(f"{method} has nothing to train; these have: {trainable}")
+        raise UserError(f"{method} has nothing to train; these have: {trainable}{plugins.more()}")
     assigned = config.parse_assignments(assignments)
     if others := set(assigned) - {spec.name}:
         raise UserError(f"--set {others.pop()}.…: only {spec.name} is trained")

@@ -17,7 +17,7 @@ from specbench.config import ModelSpec, PairSpec, UserError
 from specbench.engine import clock
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.studies import doctor, doctor_pair
-from specbench.studies.doctor import Finding
+from specbench.studies.doctor import Diagnosis
 from specbench.tasks.harness import Request
 
 # A pair
@@ -131,7 +131,7 @@ def test_context(length, level):
 
 @pytest.mark.long
 def test_draft_speed(pocket):
-    def speed(draft: float | None, target: float | None = 0.01) -> Finding:
+    def speed(draft: float | None, target: float | None = 0.01) -> Diagnosis:
         return doctor_pair.draft_speed({"target": target, "draft": draft})
 
     assert speed(0.005).level == "ok" and "0.50" in speed(0.005).message
@@ -210,7 +210,7 @@ def test_few_shot_examples_of_evaluated_documents(head):
 
 
 def test_short_documents_are_not_mistaken_for_parts_of_others():
-    def leak(shot: str) -> Finding:
+    def leak(shot: str) -> Diagnosis:
         shown = [request(f"Q: {shot}\nA: 9\n\nQ: {q}\nA:", at) for at, q in enumerate(("1+1", "2+3"))]
         return doctor_pair.few_shot(shown, [request(f"Q: {q}\nA:", at) for at, q in enumerate(("1+1", "2+3"))])
 
@@ -338,9 +338,9 @@ def test_unknown_names_are_the_users_error():
 @mostly_long("columns", [80, 200], (80,))
 def test_text_is_80_columns_wide(monkeypatch, capsys, columns, tmp_path):
     monkeypatch.setattr(console, "width", columns)
-    bad = Finding("stop strings", "error", "a [b]long[/b] message " * 9 + str(tmp_path) * 3, "do something else " * 9)
-    monkeypatch.setattr(doctor, "machine_findings", lambda folder, device: [bad, Finding("GPU", "ok", "none")])
-    quiet = Finding("instrument", "ok", "times of a busy machine are not this test's matter")
+    bad = Diagnosis("stop strings", "error", "a [b]long[/b] message " * 9 + str(tmp_path) * 3, "do something else " * 9)
+    monkeypatch.setattr(doctor, "machine_findings", lambda folder, device: [bad, Diagnosis("GPU", "ok", "none")])
+    quiet = Diagnosis("instrument", "ok", "times of a busy machine are not this test's matter")
     monkeypatch.setattr(doctor_pair, "instrument", lambda *_: quiet)
     monkeypatch.setattr(doctor_pair, "draft_speed", lambda *_: quiet)
     monkeypatch.setattr(doctor_pair, "by_width", lambda *_: quiet)

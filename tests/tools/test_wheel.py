@@ -119,7 +119,7 @@ def test_the_wheel_of_the_extras_holds_all_but_its_tests(built):
     with zipfile.ZipFile(wheel) as archive:
         held = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
     assert held == {name: text for name, text in wanted.items() if "/tests/" not in name}
-    assert {Path(name).suffix for name in held} == {".md", ".py", ".yaml", ".safetensors"}
+    assert {Path(name).suffix for name in held} == {".j2", ".md", ".py", ".yaml", ".safetensors"}
 
 
 def test_the_wheel_says_what_it_is(built):
@@ -152,6 +152,16 @@ def test_the_installed_wheel_runs_from_anywhere(installed, tmp_path):
     assert "csd " in methods and "omnidraft" not in methods  # which the extras bring; here only their entry points are
     pairs = run(installed / "specbench", "list", "pairs", cwd=tmp_path)
     assert all(file.stem in pairs for file in (ROOT / "suites" / "pairs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    "words", [("leaderboard", "one"), ("analyze", "network", "one"), ("run", "--method", "omnidraft")]
+)
+def test_what_only_the_extras_have_is_said_to_be_theirs(installed, tmp_path, words):
+    done = subprocess.run([str(installed / "specbench"), *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "the package specbench-extras brings more" in " ".join(
+        re.sub(r"[^\w\s-]", " ", done.stderr).split()
+    )
 
 
 @pytest.mark.long

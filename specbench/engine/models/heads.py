@@ -28,8 +28,6 @@ from specbench.engine.models.pair import Pair
 VERSION = 1
 KEY = "specbench"
 SHIPPED = DATA / "trained" / "heads"
-# Kinds whose authors released heads.
-RELEASED = ("eagle3", "specdecpp")
 CHECKED = ("cospec",)  # kinds that learn from whether answers are right
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SAMPLED = 4096  # how many values of each tensor the fingerprint of a model reads
@@ -193,7 +191,7 @@ def find_head(
         return read_head(Path(setting), kind, pair, shapes, reads, same_weights)
     path = shipped(kind, pair, reads)
     if path is None:
-        released = kind in RELEASED or f"{kind}-head" in plugins.entries("importers")
+        released = f"{kind}-head" in plugins.entries("importers")
         raise UserError(
             f"no head of {kind} ships with {pair.name}; train one ({command(kind, pair)})"
             + f" or import one (specbench import {kind}-head FOLDER)" * released

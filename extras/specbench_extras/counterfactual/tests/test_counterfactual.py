@@ -21,7 +21,8 @@ from specbench.engine.types import Round
 from specbench.measure import loop
 from specbench.measure.prompts import encode
 from specbench.methods.collaborative.cospec import Always, Block
-from specbench.papers import cells, published
+from specbench.papers import published
+from specbench.papers.cells import write_cells
 from specbench.plan import resolve_plan
 from specbench.results.stored import StoredRun
 from specbench.tasks.harness import scorer
@@ -42,6 +43,7 @@ from specbench_extras.counterfactual.analysis import (
     reached_states,
 )
 from specbench_extras.counterfactual.branches import Forced, Player
+from specbench_extras.counterfactual.cells import cells
 from specbench_extras.counterfactual.study import Store, facts_of, play_all
 
 GAMMA = 6
@@ -288,7 +290,7 @@ def test_figures_by_hand(two_tasks, tmp_path):
     assert (analysis.states, analysis.documents, analysis.lost, analysis.graded) == (8, 3, 0, ["two"])
     path = tmp_path / "cells.csv"
     two_tasks.__dict__["plan"] = two_tasks.plan.model_copy(update={"methods": (spec,)})
-    cells.write_cells(path, cells.counterfactual(two_tasks, analysis))
+    write_cells(path, cells(two_tasks, analysis))
     ours = {figure.key(""): figure for figure in published.read_figures(path)}
     (paper,) = published.papers(["cospec"])
     assert {figure.key("") for figure in paper.figures(3)} == set(ours)
