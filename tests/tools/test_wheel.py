@@ -155,7 +155,8 @@ def test_the_installed_wheel_runs_from_anywhere(installed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", [("leaderboard", "one"), ("analyze", "network", "one"), ("run", "--method", "omnidraft")]
+    "words",
+    [("leaderboard", "one"), ("analyze", "network", "one"), ("run", "--method", "omnidraft", "--suite", "smoke")],
 )
 def test_what_only_the_extras_have_is_said_to_be_theirs(installed, tmp_path, words):
     done = subprocess.run([str(installed / "specbench"), *words], cwd=tmp_path, capture_output=True, text=True)
