@@ -12,8 +12,8 @@ from tiny_runs import always, plan_of
 
 from specbench.config import UserError
 from specbench.engine.types import Sampling
-from specbench.measure import command, loop, prepare, shards
 from specbench.measure import join as joining
+from specbench.measure import loop, prepare, shards
 from specbench.measure.work import Work
 from specbench.results.shard import Shard, Stretch
 from specbench.results.stored import StoredRun
@@ -353,4 +353,3 @@ def test_the_shard_of_a_manifest_is_what_was_told():
     stretch = Stretch(Shard(2, 3), range(4, 9))
     assert stretch.facts() == {"number": 2, "of": 3, "first": 4, "stop": 9}
     assert Stretch.of(stretch.facts()) == stretch
-    assert command.Shard is Shard

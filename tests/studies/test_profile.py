@@ -59,7 +59,7 @@ def test_what_counts_do_not_settle_is_not_told(forwards):
 def rounds_frame(lengths, seconds):
     """Rounds with these draft lengths; `seconds` gives target, draft and whole time of one."""
     rows = [dict(zip(("target_seconds", "draft_seconds", "seconds"), seconds(k), strict=True)) for k in lengths]
-    return pd.DataFrame(rows).assign(drafted=lengths, draft_forwards=lengths)
+    return pd.DataFrame(rows).assign(drafted=lengths, draft_forwards=lengths, first_draft_seconds=np.nan)
 
 
 VANILLA = pd.DataFrame({"target_seconds": [8.0] * 5, "seconds": [9.0] * 5})
@@ -79,10 +79,10 @@ def test_times_of_several_draft_lengths():
     assert result.round(0) == 12 and result.token == 9
 
 
-def test_times_of_one_draft_length_come_from_prefills():
+def test_times_of_one_draft_length_come_from_prefills_and_first_drafts():
     # Target 10 + 0.5 for each token beyond the first; a first draft forward 4 + 0.1 for each, the others 1.
     lengths = [8] * 50
-    rounds = rounds_frame(lengths, lambda k: (14.0, 4.1 + 7, 14 + 11.1 + 2))
+    rounds = rounds_frame(lengths, lambda k: (14.0, 4.1 + 7, 14 + 11.1 + 2)).assign(first_draft_seconds=4.1)
     widths = np.array([20, 40, 80, 30])
     prefills = pd.DataFrame(
         {"width": widths, "target_seconds": 10 + 0.5 * (widths - 1), "draft_seconds": 4 + 0.1 * widths}
@@ -96,7 +96,7 @@ def test_times_of_one_draft_length_come_from_prefills():
     steep = prefills.assign(target_seconds=14 + 5.0 * (widths - 9))
     assert forward_times.from_records(rounds, steep, VANILLA).width_slope == pytest.approx(0.75)
     nothing = forward_times.from_records(rounds, NO_PREFILLS, VANILLA.iloc[:0])
-    assert vars(nothing) == pytest.approx(vars(Times(11.1 / 8, 14, 0, 0, 2, early_tokens=8)))
+    assert vars(nothing) == pytest.approx(vars(Times(1.0, 14, 0, 3.1, 2, early_tokens=8)))
     with pytest.raises(UserError, match="lack the seconds"):
         forward_times.from_records(rounds.assign(draft_seconds=None), prefills, VANILLA)
 

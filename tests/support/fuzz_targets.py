@@ -487,7 +487,7 @@ TARGETS = [
     Target("method", copied(SUITES / "methods" / "lossy" / "csd.yaml"), read_method, 3),
     Target("suite", copied(SUITES / "csd-ablation.yaml"), read_suite, 2),
     Target("paper", copied(published.FOLDER / "csd.yaml"), read_paper, 0.5),
-    Target("recipe", copied(SUITES / "training" / "specdecpp.yaml"), read_recipe, 2),
+    Target("recipe", copied(recipe.recipes()["specdecpp"]), read_recipe, 2),
     Target("options", make_options, read_options, 3),
     Target("memory", make_memory, read_memories, 3),
     Target("datastore", make_store, read_store, 3),

@@ -17,6 +17,7 @@ from pocket.corpus import prompt_and_completion
 from pocket.documents import generated
 from specbench import methods
 from specbench.config import UserError
+from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.methods.lossy import judge as method
 from specbench.training import train
@@ -131,7 +132,7 @@ def test_the_trained_head_keeps_the_harmless_tokens_and_refuses_the_other(job, p
     judge.train(job())
     settings = method.Settings(gamma=4, threshold=0.5, head=str(job().out))
     built = method.build(settings, pair, None)
-    trained = built.head.trained
+    trained = read_head(job().out, "judge", pair, None).trained
     assert (trained["documents"], trained["swaps"], trained["right"]) == (10, 21, 14)
     assert (trained["held_out_swaps"], trained["held_out_auroc"], trained["held_out_accuracy"]) == (3, 1.0, 1.0)
     text, rounds = decode(built, [33, 1], 7)
