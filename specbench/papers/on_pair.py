@@ -38,6 +38,7 @@ class OnPair:
     ) -> None:
         self.pair, self.default, self.measured, self.runs = pair, default, measured, list(runs)
         self.labels: dict[str, str] | None = None
+        self.kept: dict[str, str] = {}  # what stored documents call a label, where it is not the label
         self.sources = sources or {}
         self._of_files = {f.key(_place(f, f.task)): (f, path) for f, path in figures if f.pair == pair}
         self._summary = cache(self._summary_against)
@@ -120,6 +121,7 @@ class OnPair:
         rows = self.measured.counts.join(scores.rename("score")).reset_index()
         names = dict(enumerate(self.runs))
         rows = rows.assign(run=rows.run.map(names), baseline=rows.method.map(self.measured.baselines))
+        rows[["method", "baseline"]] = rows[["method", "baseline"]].replace(self.kept)
         return rows[[*pooled.ROW, "baseline", *pooled.ONCE, "doc_id", *COUNTED, "score"]]
 
     def cell(self, paper: Paper, figure: Figure) -> Cell:

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench import config
 from specbench.analysis import pooled
 from specbench.analysis.alike import method_labels
-from specbench.config import PairSpec, UserError
+from specbench.config import MethodSpec, PairSpec, UserError
 from specbench.papers.on_pair import MISSING, FromFiles, OnPair
-from specbench.papers.published import Figure, Paper, read_figures
+from specbench.papers.published import Figure, Paper, read_figures, with_values
 from specbench.papers.texts import Cell
 from specbench.results.stored import StoredRun
 
@@ -89,11 +90,22 @@ def of_runs(
     """What runs of one pair measured. Raises UserError for runs that do not compare."""
     names: dict[str, str] = {}
     sources: dict[tuple[str, str, str], list[str]] = {}
+    kept: dict[str, str] = {}
     for run, labels in zip(runs, method_labels(runs), strict=True):
         for spec in run.plan.methods:
             names[spec.identity] = labels[spec.name]
+            kept[labels[spec.name]] = name_of(spec)
             for line in run.plan.tasks:
                 sources.setdefault((run.sampling, line.task, labels[spec.name]), []).append(run.name)
     on_pair = OnPair(pair, default, pooled.measured(runs, allowed), figures, [run.name for run in runs], sources)
-    on_pair.labels = names
+    on_pair.labels, on_pair.kept = names, kept
     return on_pair
+
+
+def name_of(spec: MethodSpec) -> str:
+    """The name by which stored documents know a method: that of its settings, which `--set` leaves out of its own."""
+    base = spec.name.partition("[")[0]
+    if base not in config.names("methods") or (known := config.load_method(base)).values.keys() != spec.values.keys():
+        return spec.name
+    changed = [key for key, value in spec.values.items() if value != known.values[key]]
+    return spec.name if all(f"{key}=" in spec.name for key in changed) else with_values(base, spec.values, "").name

@@ -16,7 +16,7 @@ from specbench.measure.prompts import NoDocuments
 from specbench.papers import missing_runs, orders, published, reproduce
 from specbench.papers.checks import Check, difference, once, together
 from specbench.papers.on_pair import MISSING
-from specbench.papers.ours import Ours
+from specbench.papers.ours import Ours, name_of
 from specbench.papers.published import Claim
 from specbench.papers.side_by_side import side_by_side, written
 from specbench.papers.stored import Stored
@@ -657,6 +657,14 @@ def test_verdicts_come_again_from_the_stored_documents(paper, tmp_path, monkeypa
     assert reproduce.tables([added], None, "pocket", None, None, False, again) == 0  # all of it is stored
     assert "410 [390, 430]" in (again / "paper-table1.md").read_text()
     assert (again / "checks.md").read_text() == (added / "checks.md").read_text()
+
+
+def test_stored_documents_know_a_method_by_its_settings():
+    """`--set` leaves a method's name as it is, and rows of two draft lengths must not become one method's."""
+    plain, longer = config.load_method("sps"), {"gamma": config.Setting(value=9, source="user")}
+    changed = config.override(plain, longer)
+    assert changed.name == "sps" and name_of(changed) == "sps[gamma=9]" == name_of(config.variant(plain, longer))
+    assert name_of(plain) == "sps" and name_of(changed.model_copy(update={"name": "mine"})) == "mine"
 
 
 @pytest.mark.long
