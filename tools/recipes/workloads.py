@@ -89,6 +89,10 @@ def main(pair: str, data: str, folder: str, out: str, names: str = ",".join(RUNS
         there = json.loads((run / "manifest.json").read_text())["environment"]
         facts["runs"][name] = {"command": command, "commit": there.get("git"), "load": there["load"]}
         facts["runs"][name] |= {k: there[k] for k in ("cpu", "cores", "threads", "system", "versions")}
+        same: dict[str, int] = {}
+        for (_, method), count in equal(run).items():
+            same[method] = same.get(method, 0) + count
+        facts["runs"][name]["texts_equal"] = same
         rows += by_span(run, name) if name == "agents" else by_task(run, name)
     kept = before[~before.run.isin(names.split(","))]
     pd.concat([kept, pd.DataFrame(rows)]).to_csv(out, index=False)
