@@ -63,7 +63,7 @@ kinds = mostly_long("kind", WAYS, SHORT)
 PAIRS = list(WAYS.items())
 PAIRS += [(kind, states.STEPS) for kind, way in WAYS.items() if way == states.AGAIN]
 GAMMA = 4
-CLOSE = 5e-4  # parts compute in float32; a rollback that is wrong is off by 0.1 and more
+CLOSE = 1e-3  # parts compute in float32; a rollback that is wrong is off by 0.1 and more
 TEXT = oracle.prompts(1, length=110, seed=3)[0]
 OTHER = oracle.prompts(1, length=110, seed=4)[0]
 # How many of γ tokens are kept, round after round: each count from 0 to γ after each of them.
