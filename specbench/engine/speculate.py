@@ -44,6 +44,23 @@ def unread(recent: Sequence[int], draft: Draft) -> Tensor | list[int]:
     return torch.cat([to_device(recent[-1:], draft.tokens.device), draft.tokens])
 
 
+def only_path(draft: Draft) -> Draft:
+    """A tree's first child of the context, its first child, and so on, as a tree without branches; a chain as it is.
+
+    For targets that read chains only. Siblings are tested in their order, the likeliest first where a method ranks
+    them, so a rule judges these tokens as in the whole tree. What is lossless stays so.
+    """
+    if draft.parents is None:
+        return draft
+    parents, path = list(draft.parents), [-1]
+    while path[-1] in parents:
+        path.append(parents.index(path[-1]))
+    nodes = to_device(path[1:], draft.tokens.device)
+    probs = None if draft.probs is None else draft.probs[nodes]
+    predictions = draft.predictions and tuple(draft.predictions[node] for node in path[1:])
+    return Draft(draft.tokens[nodes], probs, tuple(range(-1, len(nodes) - 1)), predictions)
+
+
 def read_in_chunks(target: Session, prompt: list[int], size: int, hidden: Sequence[int] = ()) -> Iterator[Scored]:
     """Read a prompt into an empty cache, `size` tokens at a time; logits [n, V] after every token of each chunk.
 
@@ -84,7 +101,7 @@ def speculate(
 ) -> Iterator[Round]:
     """Decode without end: each round drafts at most γ tokens (or levels of a tree) and takes one target forward.
 
-    A target that reads chains only is asked for one path of each tree (`trees.only_path`).
+    A target that reads chains only is asked for one path of each tree (`only_path`).
     `score` receives the last `recent` committed tokens (at least 1), or all of them while there are fewer.
     """
     drafter.begin(prompt)
@@ -94,8 +111,6 @@ def speculate(
     while True:
         draft = drafter.propose(context, gamma, sampling, rng)
         if not target.trees:
-            from specbench.engine.trees import only_path
-
             draft = only_path(draft)
         scored = score(target, context[-recent:], draft, drafter.reads)
         verdict = accept(draft, scored, sampling, rng)

@@ -6,26 +6,8 @@ import torch
 from torch import Tensor
 
 from specbench.engine.accept import Tested, Weighed, exact, predicting_rows, weigh
-from specbench.engine.ids import to_device
 from specbench.engine.sampling import draw, pick, probabilities, residual
 from specbench.engine.types import Draft, Sampling, Scored, Verdict
-
-
-def only_path(draft: Draft) -> Draft:
-    """A tree's first child of the context, its first child, and so on, as a tree without branches; a chain as it is.
-
-    For targets that read chains only. Siblings are tested in their order, the likeliest first where a method ranks
-    them, so a rule judges these tokens as in the whole tree. What is lossless stays so.
-    """
-    if draft.parents is None:
-        return draft
-    parents, path = list(draft.parents), [-1]
-    while path[-1] in parents:
-        path.append(parents.index(path[-1]))
-    nodes = to_device(path[1:], draft.tokens.device)
-    probs = None if draft.probs is None else draft.probs[nodes]
-    predictions = draft.predictions and tuple(draft.predictions[node] for node in path[1:])
-    return Draft(draft.tokens[nodes], probs, tuple(range(-1, len(nodes) - 1)), predictions)
 
 
 def tree_test(draft: Draft, logits: Tensor, sampling: Sampling, rng: torch.Generator) -> Tested:

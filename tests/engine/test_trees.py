@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specbench.engine.session import Session
-from specbench.engine.trees import exact_tree, only_path
+from specbench.engine.speculate import only_path
+from specbench.engine.trees import exact_tree
 from specbench.engine.types import Draft, Sampling, Scored, Verdict
 
 

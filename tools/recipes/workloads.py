@@ -53,7 +53,7 @@ class Pair(NamedTuple):
 
 SHORT = ("6e44b9__sweagenttestrepo-1c2844-0", "function_calling_simple-3", "humanevalfix-python-0-4")
 FIXES = tuple(f"marshmallow-code__marshmallow-1867-{n}" for n in (7, 11))
-LONG = ("marshmallow-code__marshmallow-1867-7", "humanevalfix-python-0-4")  # longer ones take an hour on two cores
+LONG = ("marshmallow-code__marshmallow-1867-7", "humanevalfix-python-0-4")  # of a longer one no run was finished
 PAIRS = {
     "smollm2": Pair("smollm2", "", (*SHORT, *FIXES)),
     "qwen2.5-coder": Pair("qwen2.5-coder", " --dtype bfloat16", LONG),
@@ -89,10 +89,7 @@ def main(pair: str, data: str, folder: str, out: str, names: str = ",".join(RUNS
         there = json.loads((run / "manifest.json").read_text())["environment"]
         facts["runs"][name] = {"command": command, "commit": there.get("git"), "load": there["load"]}
         facts["runs"][name] |= {k: there[k] for k in ("cpu", "cores", "threads", "system", "versions")}
-        same: dict[str, int] = {}
-        for (_, method), count in equal(run).items():
-            same[method] = same.get(method, 0) + count
-        facts["runs"][name]["texts_equal"] = same
+        facts["runs"][name]["texts_equal"] = pd.Series(equal(run)).groupby(level=1).sum().to_dict()
         rows += by_span(run, name) if name == "agents" else by_task(run, name)
     kept = before[~before.run.isin(names.split(","))]
     pd.concat([kept, pd.DataFrame(rows)]).to_csv(out, index=False)
