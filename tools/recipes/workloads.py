@@ -53,10 +53,9 @@ class Pair(NamedTuple):
 
 SHORT = ("6e44b9__sweagenttestrepo-1c2844-0", "function_calling_simple-3", "humanevalfix-python-0-4")
 FIXES = tuple(f"marshmallow-code__marshmallow-1867-{n}" for n in (7, 11))
-LONG = ("marshmallow-code__marshmallow-1867-7", "humanevalfix-python-0-4")  # of a longer one no run was finished
 PAIRS = {
     "smollm2": Pair("smollm2", "", (*SHORT, *FIXES)),
-    "qwen2.5-coder": Pair("qwen2.5-coder", " --dtype bfloat16", LONG),
+    "qwen2.5-coder": Pair("qwen2.5-coder", " --dtype bfloat16", SHORT),
 }
 COLUMNS = ["acceptance_rate", "alpha", "tau", "tau_low", "tau_high", "tokens_per_s"]
 COLUMNS += [f"speedup_{what}{end}" for what in ("decode", "e2e") for end in ("", "_low", "_high")]
