@@ -1,7 +1,8 @@
 """What the trainers of heads share that learn from the target's own answers: the data of a job, and the weights."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -51,12 +52,10 @@ class Lessons(NamedTuple):
 def answered_lessons(job: Job, recipe: AnsweredRecipe) -> Lessons:
     """Have the target answer the job's documents. The answers stay in NAME.answers/ next to NAME.safetensors.
 
-    Raises UserError if there is nothing to learn, and for a grid.
+    Raises UserError if there is nothing to learn.
     """
-    if job.grid:
-        raise UserError(f"{job.spec.method} is trained one head at a time; leave out --grid")
     documents = training_documents(job.plan, job.pair, 0, job.data)
-    folder = job.out.with_name(f"{job.out.stem}.answers")
+    folder = job.folder("answers")
     tokens = recipe.answers * most_tokens(documents)
     with collecting(folder, "answering, tokens at most", tokens, "the answers") as advance:
         sampling = Sampling(float(recipe.temperature))
@@ -166,28 +165,25 @@ class AnsweredTraining(HeadTraining[list[Answered]]):
     def batches(self, epoch: int) -> list[list[Answered]]:
         return batches(self.answered, self.size, stable_seed(self.seed, "epoch", epoch))
 
+    @abstractmethod
+    def agreement(self, answered: Sequence[Answered]) -> Sequence[Any]:
+        """How often the head's choices are the target's on some answers: shares, or several of each."""
 
-def learn_answers(
-    job: Job,
-    training: AnsweredTraining,
-    lessons: Lessons,
-    facts: Mapping[str, Any],
-    agreement: Callable[[Sequence[Answered]], float],
-) -> dict[str, Any]:
+    def first_agreement(self, answered: Sequence[Answered]) -> float:
+        """The first of these shares."""
+        return float(self.agreement(answered)[0])
+
+
+def learn_answers(job: Job, training: AnsweredTraining, lessons: Lessons) -> dict[str, Any]:
     """Carry out a training, and print what held-out answers say meanwhile, and where it is stopped.
 
-    Args:
-        facts: all that the weights depend on.
-        agreement: the share of choices that are the target's, the first of several, on some answers.
-
-    Returns:
-        What a head's file says of it.
+    Returns what a head's file says of it.
     """
     places = sum(document.rows for document in lessons.held)
-    training.curve = curve = Curve(training.steps, lambda: agreement(lessons.held), places)
+    training.curve = curve = Curve(training.steps, lambda: training.first_agreement(lessons.held), places)
     try:
         with progress(f"training {job.out.stem}", training.steps) as advance:
-            training.run(checkpoint_of(job.out), facts, advance)
+            training.run(checkpoint_of(job.out), lessons.facts, advance)
     except KeyboardInterrupt:
         say(f"stopped after step {training.step} of {training.steps}; the same command goes on")
         curve.tell()

@@ -4,7 +4,6 @@ One module is applied again and again, so it learns from its own states, as when
 answers the documents itself; its states are computed on the fly.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from specbench.base.console import note
 from specbench.base.hashes import stable_seed
-from specbench.config import UserError, validated
+from specbench.config import UserError
 from specbench.engine.models.heads import find_head, fingerprint
 from specbench.engine.models.mtp import KIND, NoModules, load_modules, new_modules, stored_modules
 from specbench.engine.models.pair import Pair
@@ -24,9 +22,9 @@ from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered, PaddedAnswers
 from specbench.training.eagle3.fit import DraftStep, Taught, Unrolled, unroll
 from specbench.training.eagle3.train import show
-from specbench.training.heads import answered_lessons, learn_answers, to_learn
-from specbench.training.publish import announce, publish
+from specbench.training.heads import Lessons, to_learn
 from specbench.training.recipe import UnrolledRecipe
+from specbench.training.template import Figures, HeadTrainer, rounded
 from specbench.training.train import Job
 
 GOES_ON = True  # --warm-up: a module that the training goes on with; see train.py
@@ -144,32 +142,32 @@ def first_module(target: PreTrainedModel, vocabulary: int, seed: int, earlier: A
     return Module(model, vocabulary).to(target.device).requires_grad_(True), begun
 
 
-def train(job: Job) -> None:
-    """Answer the job's documents, fit, write the module to `job.out` and print how often it agrees on held-out ones.
+class MtpTrainer(HeadTrainer[UnrolledRecipe, MtpTraining]):
+    """The trainer of a module. It goes on with the one that --warm-up or the method's setting `head` names."""
 
-    It goes on with the module that --warm-up or the method's setting `head` names. Raises UserError as
-    `answered_lessons`, `earlier_module` and `first_module` do.
-    """
-    assert job.recipe
-    recipe = validated(UnrolledRecipe, job.recipe.values, job.recipe.name)
-    target = check_target(job.pair, KIND)
-    earlier = None if job.begins_with == "auto" else earlier_module(job.begins_with, job.pair)
-    first_module(target, job.pair.vocabulary, job.plan.seed, earlier)  # refused before minutes of answers
-    lessons = answered_lessons(job, recipe)
-    _, folder, learned, held, facts = lessons
-    if earlier is not None:
-        facts["warm_up"] = fingerprint(earlier.layers)
-    training = MtpTraining(target, learned, job.pair.vocabulary, recipe, job.plan.seed, earlier)
-    curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0])
-    figures = training.agreement(held)
-    trained = {
-        **lessons.described(job),
-        **curve,
-        "begun": training.begun,
-        "held_out_agreement": [round(value, 4) for value in figures if not math.isnan(value)],
-    }
-    publish(job.out, KIND, training.head.state_dict(), job.pair, trained)
-    numbers = sum(parameter.numel() for parameter in training.head.parameters())
-    note(f"{len(learned)} answers, {trained['places']} places to draft from; {training.begun}, {numbers:,} numbers")
-    show(held, figures, False)
-    announce(job.out, f"answers: {folder}", job.use(job.out))
+    recipe_type = UnrolledRecipe
+    kind = KIND
+
+    def load(self) -> None:
+        self.target, begins_with = check_target(self.pair, KIND), self.job.begins_with
+        self.earlier = None if begins_with == "auto" else earlier_module(begins_with, self.pair)
+        first_module(self.target, self.pair.vocabulary, self.seed, self.earlier)  # raises for other targets
+
+    def begin(self, lessons: Lessons) -> MtpTraining:
+        if self.earlier is not None:
+            lessons.facts["warm_up"] = fingerprint(self.earlier.layers)
+        return MtpTraining(self.target, lessons.learned, self.pair.vocabulary, self.recipe, self.seed, self.earlier)
+
+    def described(self, lessons: Lessons, after: Figures, before: Figures) -> dict[str, Any]:
+        return {"begun": self.training.begun, "held_out_agreement": rounded(after)}
+
+    def about(self) -> str:
+        return f"{self.training.begun}, {super().about()}"
+
+    def show(self, held: Sequence[Answered], after: Figures, before: Figures) -> None:
+        show(held, after)
+
+
+def train(job: Job) -> None:
+    """As `HeadTrainer.train`. Raises UserError as `earlier_module` and `first_module` do, too."""
+    MtpTrainer(job).train()

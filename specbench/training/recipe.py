@@ -14,15 +14,21 @@ FOLDER = SUITES / "training"
 Autocast = bool | Literal["auto"]
 
 
-class LearnedRecipe(Settings):
-    """What the recipes of heads share."""
+class AdamWRecipe(Settings):
+    """What the recipes of all trainings by AdamW in passes over documents share."""
 
-    length: int = Field(ge=3, description="tokens of a document with its answer, at most; the rest is cut off")
     epochs: int = Field(ge=1, description="passes over the documents")
     batch: int = Field(ge=1, description="documents a step")
     learning_rate: float = Field(gt=0, allow_inf_nan=False, description="the highest, before it falls to 0")
-    warmup: float = Field(ge=0, lt=1, description="share of the steps in which the learning rate rises")
+    warmup: float = Field(ge=0, le=1, description="share of the steps in which the learning rate rises")
     weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
+    clip: float = Field(gt=0, description="largest norm of a step's gradient")
+
+
+class LearnedRecipe(AdamWRecipe):
+    """What the recipes of heads share."""
+
+    length: int = Field(ge=3, description="tokens of a document with its answer, at most; the rest is cut off")
 
 
 class AnsweredRecipe(LearnedRecipe):
@@ -37,7 +43,6 @@ class UnrolledRecipe(AnsweredRecipe):
 
     steps: int = Field(ge=1, description="draft steps that are trained, each from the head's own states")
     step_decay: float = Field(gt=0, le=1, description="weight of a step's loss relative to the step before it")
-    clip: float = Field(gt=0, description="largest norm of a step's gradient")
     autocast: bool = Field(description="matrix products in bfloat16")
 
 

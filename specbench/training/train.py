@@ -1,7 +1,8 @@
 """Training what methods need besides the models: `specbench train --method NAME`.
 
 A trainer is a file here, NAME.py or NAME/train.py, with `train(job)`. It learns from documents that no test uses and
-writes one head file (engine/models/heads.py), or a folder of them for a grid of recipes. It may declare `STAGES`, the
+writes one head file (engine/models/heads.py), or a folder of them for a grid of recipes. template.py has all that
+trainers of heads share which learn from the target's answers. A trainer may declare `STAGES`, the
 stages of its training, each with a recipe of its own; `GOES_ON`, True if it can begin with an earlier head; `PRESETS`,
 the papers whose recipes it has ("" first: a recipe of the method's own); `SCORED`, True if it scores what it generates;
 `DECODES`, True if the pair's models decode in sessions, by --runtime, and their weights stay as they are; and `SHARED`,
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from specbench import config, methods, permissions
 from specbench.base.console import say
@@ -41,6 +42,7 @@ from specbench.training.recipe import load_recipe, parse_grid
 FOLDER = Path(__file__).parent
 DRAFT, DECODES_WITH_DRAFT = "draft", "sps"  # what is trained that is no method, and the method that shows it
 EACH = 2  # shares of what is collected for each worker
+Recipe = TypeVar("Recipe", bound=config.Settings)
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,17 @@ class Job:
     preset: str = ""  # of methods that have recipes of several papers
     judge: str = ""  # who labels the data; empty: the method's own choice
     warm_up: Path | None = None  # the file of an earlier stage, or of an earlier head
+
+    def recipe_as(self, form: type[Recipe]) -> Recipe:
+        """The recipe, validated. Raises UserError for a value that the form does not take, and for a grid."""
+        assert self.recipe
+        if self.grid:
+            raise UserError(f"{self.spec.method} is trained one head at a time; leave out --grid")
+        return config.validated(form, self.recipe.values, self.recipe.name)
+
+    def folder(self, content: str) -> Path:
+        """The folder of what a training collects, NAME.CONTENT next to NAME.safetensors."""
+        return self.out.with_name(f"{self.out.stem}.{content}")
 
     def use(self, head: Path) -> str:
         """The command that decodes with a head."""

@@ -33,11 +33,13 @@ class Line(AnsweredTraining):
         self.optimizer.zero_grad()
         return float(loss.detach())
 
+    def agreement(self, answered):
+        return [0.5]
 
-def learned(folder, agreement=lambda held: 0.5):
-    training = Line()
+
+def learned(folder, training):
     job = SimpleNamespace(out=folder / "line.safetensors")
-    made = learn_answers(job, training, Lessons([], folder, ANSWERS, ANSWERS[:2], {}), {"seed": 0}, agreement)  # type: ignore[arg-type]
+    made = learn_answers(job, training, Lessons([], folder, ANSWERS, ANSWERS[:2], {"seed": 0}))  # type: ignore[arg-type]
     return training, made
 
 
@@ -59,9 +61,10 @@ def test_what_a_curve_advises(values, advice):
     assert few.advice().startswith(advice if max(values) < 0.1 else "it had stopped rising" if advice else "")
 
 
-def test_a_training_is_looked_at_now_and_then_and_its_file_has_the_curve(tmp_path, capsys):
+def test_a_training_is_looked_at_now_and_then_and_its_file_has_the_curve(tmp_path, capsys, monkeypatch):
     shares = iter(range(1, 99))
-    training, made = learned(tmp_path, lambda held: next(shares) / 100)
+    monkeypatch.setattr(Line, "agreement", lambda self, answered: [next(shares) / 100, 0.9])
+    training, made = learned(tmp_path, Line())
     assert training.steps == 25 == training.step
     assert made == {
         "held_out_curve": [[4, 0.01], [8, 0.02], [12, 0.03], [16, 0.04], [20, 0.05], [24, 0.06], [25, 0.07]]
@@ -75,16 +78,16 @@ def test_a_training_is_looked_at_now_and_then_and_its_file_has_the_curve(tmp_pat
 def test_finding_out_how_long_it_takes_changes_nothing(tmp_path, monkeypatch):
     (tmp_path / "told").mkdir()
     (tmp_path / "untold").mkdir()
-    told, _ = learned(tmp_path / "told")
+    told, _ = learned(tmp_path / "told", Line())
     monkeypatch.setattr(heads, "FORECAST", 1000)
-    untold, _ = learned(tmp_path / "untold")
+    untold, _ = learned(tmp_path / "untold", Line())
     assert torch.equal(told.head.weight, untold.head.weight) and not torch.equal(told.head.weight, Line().head.weight)
 
 
 def test_a_training_that_is_stopped_shows_its_curve_and_goes_on_with_it(tmp_path, capsys, monkeypatch):
     """Each step is kept. The curve of the second call has the points of the first, and the weights are those of one."""
     monkeypatch.setattr(Line, "checkpoint_seconds", -1.0)
-    whole, made = learned(tmp_path)
+    whole, made = learned(tmp_path, Line())
     (tmp_path / "line.checkpoint.pt").unlink()
     learn, steps = Line.learn, []
 
@@ -97,11 +100,11 @@ def test_a_training_that_is_stopped_shows_its_curve_and_goes_on_with_it(tmp_path
     monkeypatch.setattr(Line, "learn", stopped)
     capsys.readouterr()
     with pytest.raises(KeyboardInterrupt):
-        learned(tmp_path)
+        learned(tmp_path, Line())
     said = " ".join(capsys.readouterr().out.split())
     assert "stopped after step 11 of 25; the same command goes on held out by step: 4 50.0%, 8 50.0%" in said
     monkeypatch.setattr(Line, "learn", learn)
-    again, goes_on = learned(tmp_path)
+    again, goes_on = learned(tmp_path, Line())
     assert torch.equal(again.head.weight, whole.head.weight) and goes_on == made
 
 

@@ -4,10 +4,11 @@ from pydantic import Field
 
 from specbench.config import Settings
 from specbench.methods.collaborative.cospec_arbitrator import Adapter
+from specbench.training.recipe import AdamWRecipe
 from specbench_extras.cospec.reward import Reward
 
 
-class Sft(Adapter):
+class Sft(AdamWRecipe, Adapter):
     """The recipe of the warm-up (arXiv 2605.24793, appendix C.1)."""
 
     dropout: float = Field(ge=0, lt=1, description="of the adapters, during training")
@@ -16,12 +17,7 @@ class Sft(Adapter):
     judge_temperature: float = Field(gt=0, allow_inf_nan=False, description="of a judge model's soft labels, in nats")
     both_right: float = Field(ge=0, le=1, description="rollout judge: label where both branches end right")
     both_wrong: float = Field(ge=0, le=1, description="rollout judge: label where both branches end wrong")
-    epochs: int = Field(ge=1, description="passes over the traces")
     batch: int = Field(ge=1, description="texts a step")
-    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="the highest, before it falls as a cosine")
-    warmup: float = Field(ge=0, le=1, description="share of the steps in which the learning rate rises")
-    weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
-    clip: float = Field(gt=0, description="largest norm of a step's gradient")
 
 
 class Rl(Settings):

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from specbench.base.console import console, note, progress, say, warn
 from specbench.base.hashes import stable_seed
-from specbench.config import UserError, validated
+from specbench.config import UserError
 from specbench.engine.models.heads import Head, fingerprint
 from specbench.engine.models.pair import Pair
 from specbench.measure.manifest import digest
@@ -52,8 +52,6 @@ REJECT_ALL = -3.0  # the logit of an initial policy without a warm-up: it keeps 
 
 def train(job: Job) -> None:
     """Carry out the stage that the job names. Raises UserError for options of the other stage."""
-    if job.grid:
-        raise UserError("cospec is trained one arbitrator at a time; leave out --grid")
     if job.stage == "rl":
         if job.judge:
             raise UserError("--judge belongs to --stage sft; rollouts are scored by the task itself")
@@ -69,13 +67,13 @@ def warm_up(job: Job) -> None:
 
     The traces stay in a folder next to the file, `NAME.traces` for NAME.safetensors.
     """
-    assert isinstance(job.settings, Settings) and job.recipe
-    recipe = validated(Sft, job.recipe.values, job.recipe.name)
+    assert isinstance(job.settings, Settings)
+    recipe = job.recipe_as(Sft)
     pair = with_backbone(job.pair, job.settings.backbone)
     gamma, hybrid = job.settings.gamma, job.settings.mask == "hybrid"
     documents = training_documents(job.plan, pair, 2 * gamma + 1, job.data)
     judge = chosen_judge(job, pair, recipe, documents)
-    folder = job.out.with_name(f"{job.out.stem}.traces")
+    folder = job.folder("traces")
     with collecting(folder, "tracing", recipe.answers * len(documents), "what was traced") as advance:
         lessons = trace_all(pair, documents, judge, recipe, gamma, job.plan.seed, folder, advance)
     learned, held = split(lessons, job.plan.seed)
@@ -106,8 +104,8 @@ def reinforce(job: Job) -> None:
 
     The figures of every update stay next to the file, NAME.updates.parquet. Raises UserError if the training collapses.
     """
-    assert isinstance(job.settings, Settings) and job.recipe
-    recipe = validated(Rl, job.recipe.values, job.recipe.name)
+    assert isinstance(job.settings, Settings)
+    recipe = job.recipe_as(Rl)
     pair, settings = with_backbone(job.pair, job.settings.backbone), job.settings
     if job.warm_up is None:
         raise UserError(

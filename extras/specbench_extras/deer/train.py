@@ -9,7 +9,7 @@ import math
 from specbench.training.train import Job
 from specbench_extras.deer.recipe import TextBlockRecipe
 from specbench_extras.dflash.fit import SlotTraining
-from specbench_extras.dflash.train import GOES_ON, SHARED, train_block_head
+from specbench_extras.dflash.train import GOES_ON, SHARED, SlotTrainer
 
 __all__ = ["GOES_ON", "SHARED", "train"]
 
@@ -23,6 +23,11 @@ class TwoStages(SlotTraining):
         return math.inf if self.step < self.recipe.continued * self.steps else self.recipe.decay
 
 
+class DeerTrainer(SlotTrainer[TextBlockRecipe]):
+    recipe_type = TextBlockRecipe
+    fit = TwoStages
+
+
 def train(job: Job) -> None:
-    """As `dflash.train.train_block_head`."""
-    train_block_head(job, TextBlockRecipe, TwoStages)
+    """As `HeadTrainer.train`."""
+    DeerTrainer(job).train()

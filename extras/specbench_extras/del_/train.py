@@ -3,43 +3,46 @@
 DEL takes targets that were trained to exit early (LayerSkip). Adapters leave the target as it is.
 """
 
-from specbench.base.console import console, note, say
-from specbench.config import validated
+from collections.abc import Sequence
+from typing import Any
+
+from specbench.base.console import console, say
 from specbench.engine.models.eagle_head import stored_settings
-from specbench.engine.models.exit_adapter import ExitAdapter
-from specbench.training.publish import announce, flush_right, publish
+from specbench.training.answered import Answered
+from specbench.training.heads import Lessons
+from specbench.training.publish import flush_right
+from specbench.training.template import Figures, places, rounded
 from specbench.training.train import Job
-from specbench_extras.del_.del_ import KIND
 from specbench_extras.del_.recipe import DelRecipe
-from specbench_extras.kangaroo.train import learn
+from specbench_extras.kangaroo.train import ExitTrainer
 
 SHARED = True  # workers may share what it collects; see train.py
 
 
-def train(job: Job) -> None:
-    """Train the adapters, write them to `job.out` and print how often each agrees on held-out answers.
+class DelTrainer(ExitTrainer[DelRecipe]):
+    recipe_type = DelRecipe
 
-    Errors of `kangaroo.learn`.
-    """
-    assert job.recipe
-    recipe = validated(DelRecipe, job.recipe.values, job.recipe.name)
-    training, lessons, untrained, agreements, curve = learn(job, recipe)
-    adapters = {int(before): adapter for before, adapter in training.head.items()}
-    first = next(iter(adapters.values()))
-    assert isinstance(first, ExitAdapter)
-    trained = {
-        **lessons.described(job),
-        **curve,
-        "exits": list(adapters),
-        "held_out_agreement": [round(value, 4) for value in agreements],
-        "held_out_agreement_untrained": [round(value, 4) for value in untrained],
-        "config": stored_settings(first.config),
-    }
-    publish(job.out, KIND, training.head.state_dict(), job.pair, trained)
-    note(f"{len(lessons.learned)} answers, {trained['places']} places to draft from")
-    table = flush_right("layers", "agrees", "untrained")
-    for before, agreement, start in zip(adapters, agreements, untrained, strict=True):
-        table.add_row(str(before), f"{agreement:.1%}", f"{start:.1%}")
-    say(f"held out: {len(lessons.held)} answers, {sum(document.rows for document in lessons.held)} places")
-    console.print(table)
-    announce(job.out, f"answers: {lessons.folder}", job.use(job.out))
+    @property
+    def exits(self) -> list[int]:
+        """How many layers come before each adapter."""
+        return [int(before) for before in self.training.head]
+
+    def described(self, lessons: Lessons, after: Figures, before: Figures) -> dict[str, Any]:
+        return {
+            "exits": self.exits,
+            "held_out_agreement": rounded(after),
+            "held_out_agreement_untrained": rounded(before),
+            "config": stored_settings(self.adapter.config),
+        }
+
+    def show(self, held: Sequence[Answered], after: Figures, before: Figures) -> None:
+        table = flush_right("layers", "agrees", "untrained")
+        for layers, agreement, start in zip(self.exits, after, before, strict=True):
+            table.add_row(str(layers), f"{agreement:.1%}", f"{start:.1%}")
+        say(places(held))
+        console.print(table)
+
+
+def train(job: Job) -> None:
+    """As `HeadTrainer.train`."""
+    DelTrainer(job).train()

@@ -17,7 +17,6 @@ class SlotRecipe(AnsweredRecipe):
         description="cross-entropy of each slot with the text's token, or with the target's distribution"
     )
     decay: float = Field(gt=0, description="slot k weighs exp(-(k - 1) / decay)")
-    clip: float = Field(gt=0, description="largest norm of a step's gradient")
     autocast: Autocast = Field(description="matrix products in bfloat16; auto: on a GPU")
 
 

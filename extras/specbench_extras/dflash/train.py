@@ -5,21 +5,21 @@ The target is frozen; its hidden states are computed on the fly, as are its dist
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from specbench.base.console import console, note, say
-from specbench.config import UserError, validated
+from specbench.base.console import console, say
+from specbench.config import UserError
 from specbench.engine.models.block_head import BlockHead
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import read_head
 from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
-from specbench.training.heads import answered_lessons, learn_answers
-from specbench.training.publish import announce, flush_right, publish
+from specbench.training.heads import Lessons
+from specbench.training.template import Figures, HeadTrainer, rounded, share_table
 from specbench.training.train import Job
 from specbench_extras.dflash.fit import SlotTraining
 from specbench_extras.dflash.recipe import BlockRecipe, SlotRecipe
@@ -30,41 +30,49 @@ GOES_ON = True  # --warm-up: the weights begin as those of a head of the same si
 SHARED = True  # workers may share what it collects; see train.py
 
 
+class SlotTrainer(HeadTrainer[Recipe, SlotTraining], Generic[Recipe]):
+    """A trainer of block drafters."""
+
+    fit: type[SlotTraining] = SlotTraining
+
+    def load(self) -> None:
+        self.target = check_target(self.pair, self.kind)
+
+    def begin(self, lessons: Lessons) -> SlotTraining:
+        vocabulary = self.pair.vocabulary
+        training = self.fit(self.target, lessons.learned, vocabulary, self.recipe, self.seed, self.kind)
+        if self.job.warm_up:
+            lessons.facts["warm_up"] = begin_with(self.job.warm_up, training.head, self.job)
+        return training
+
+    def described(self, lessons: Lessons, after: Figures, before: Figures) -> dict[str, Any]:
+        (*slots, in_a_row), head = after, self.training.head
+        return {
+            "held_out_agreement": rounded(slots),
+            "held_out_in_a_row": None if math.isnan(in_a_row) else round(in_a_row, 4),
+            "config": stored_settings(head.config),
+            "layers": list(head.layers_read),
+            "block": head.block,
+        }
+
+    def about(self) -> str:
+        read = list(self.training.head.layers_read)
+        return super().about() + (f"; it reads the target's layers {read}" if read else "")
+
+    def show(self, held: Sequence[Answered], after: Figures, before: Figures) -> None:
+        *slots, in_a_row = after
+        show_slots(held, {"": slots}, in_a_row, "slots")
+
+
+class BlockTrainer(SlotTrainer[BlockRecipe]):
+    """The trainer of DFlash and DFlare."""
+
+    recipe_type = BlockRecipe
+
+
 def train(job: Job) -> None:
-    """As `train_block_head`, by the recipe of DFlash and DFlare."""
-    train_block_head(job, BlockRecipe, SlotTraining)
-
-
-def train_block_head(job: Job, recipe_type: type[Recipe], training_type: Callable[..., SlotTraining]) -> None:
-    """Answer the job's documents, fit, write the head to `job.out` and print how often it agrees on held-out ones.
-
-    Raises UserError as `answered_lessons` does.
-    """
-    assert job.recipe
-    recipe, kind = validated(recipe_type, job.recipe.values, job.recipe.name), job.spec.method
-    target = check_target(job.pair, kind)
-    lessons = answered_lessons(job, recipe)
-    _, folder, learned, held, facts = lessons
-    training = training_type(target, learned, job.pair.vocabulary, recipe, job.plan.seed, kind)
-    if job.warm_up:
-        facts |= {"warm_up": begin_with(job.warm_up, training.head, job)}
-    curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0])
-    *figures, in_a_row = training.agreement(held)
-    head = training.head
-    trained = {
-        **lessons.described(job),
-        **curve,
-        "held_out_agreement": [round(value, 4) for value in figures if not math.isnan(value)],
-        "held_out_in_a_row": None if math.isnan(in_a_row) else round(in_a_row, 4),
-        "config": stored_settings(head.config),
-        "layers": list(head.layers_read),
-        "block": head.block,
-    }
-    publish(job.out, kind, head.state_dict(), job.pair, trained)
-    reads = f"; it reads the target's layers {trained['layers']}" if head.layers_read else ""
-    note(f"{len(learned)} answers; {head.num_parameters():,} numbers{reads}")
-    show(held, figures, in_a_row)
-    announce(job.out, f"answers: {folder}", job.use(job.out))
+    """As `HeadTrainer.train`."""
+    BlockTrainer(job).train()
 
 
 def begin_with(path: Path, head: BlockHead, job: Job) -> str:
@@ -89,11 +97,13 @@ def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-def show(held: Sequence[Answered], figures: Sequence[float], in_a_row: float) -> None:
-    """Print how often each slot's choice is the target's, on documents that the head has not learned from."""
+def show_slots(held: Sequence[Answered], slots: Mapping[str, Sequence[float]], in_a_row: float, whole: str) -> None:
+    """Print how often each slot's choice is the target's, on documents that the head has not learned from.
+
+    `slots` has blocks by name; `whole` is what may be right in a row, in words.
+    """
     say(f"held out: {len(held)} answers; how often a slot's choice is the target's, given the right tokens before it")
-    table = flush_right(*(f"slot {slot}" for slot in range(1, len(figures) + 1)))
-    table.add_row(*("-" if math.isnan(value) else f"{value:.1%}" for value in figures))
-    console.print(table)
+    console.print(share_table("slot", slots))
     if not math.isnan(in_a_row):
-        say(f"right in a row, of {len(figures)} slots: {in_a_row:.2f} on the mean")
+        count = len(next(iter(slots.values())))
+        say(f"right in a row, of {count} {whole}: {in_a_row:.2f} on the mean")

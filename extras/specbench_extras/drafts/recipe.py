@@ -4,7 +4,8 @@ from typing import Any, Literal, Protocol
 
 from pydantic import Field, field_validator
 
-from specbench.config import Settings, UserError
+from specbench.config import UserError
+from specbench.training.recipe import AdamWRecipe
 
 Data = Literal["ground_truth", "target", "draft", "mix_request", "mix_token", "served", "replay"]
 Loss = Literal["ce", "fkl", "rkl", "jsd", "tvd", "tvd++", "split"]
@@ -24,7 +25,7 @@ class Sides(Protocol):
     def rejected(self) -> Divergence: ...
 
 
-class DraftRecipe(Settings):
+class DraftRecipe(AdamWRecipe):
     """The recipe of a draft model (DistillSpec, arXiv 2310.08461; FastDraft, 2411.11055; TVD++, 2403.00858)."""
 
     data: Data = Field(description="whose texts the draft learns from")
@@ -45,12 +46,6 @@ class DraftRecipe(Settings):
         description="after how many of its layers the draft learns to speak too; the losses of all exits add up"
     )
     length: int = Field(ge=2, description="tokens of a text with its prompt, at most; the rest is cut off")
-    epochs: int = Field(ge=1, description="passes over the documents")
-    batch: int = Field(ge=1, description="documents a step")
-    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="the highest, before it falls as a cosine")
-    warmup: float = Field(ge=0, le=1, description="share of the steps in which the learning rate rises")
-    weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
-    clip: float = Field(gt=0, description="largest norm of a step's gradient")
     lora_rank: int = Field(ge=0, description="rank of adapters (LoRA) on all linear layers; 0: all weights learn")
     gradient_checkpointing: bool = Field(description="compute layers again in the backward pass, for less memory")
     autocast: bool = Field(description="matrix products in bfloat16")

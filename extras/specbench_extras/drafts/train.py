@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from specbench.base import files, parquet
 from specbench.base.console import note, progress, say
-from specbench.config import UserError, validated
+from specbench.config import UserError
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.session import common
 from specbench.engine.types import Sampling
@@ -53,10 +53,9 @@ def train(job: Job) -> None:
     held-out documents; and NAME.held-out.jsonl, the prompts of these documents (--prompts). Raises UserError if there
     is nothing to learn from.
     """
-    assert job.recipe
     if job.grid:
         raise UserError("draft is trained one model at a time; leave out --grid")
-    recipe = validated(DraftRecipe, job.recipe.values, job.recipe.name)
+    recipe = job.recipe_as(DraftRecipe)
     recipe.check()
     if "draft" not in job.pair.models:
         raise UserError(f"the pair {job.pair.name} has no draft to train; choose another --pair, or add --draft")

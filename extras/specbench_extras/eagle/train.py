@@ -3,21 +3,17 @@
 The target is frozen and answers the documents itself; its states are computed on the fly.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
-from transformers import PreTrainedModel
-
-from specbench.base.console import note
-from specbench.config import UserError, validated
+from specbench.config import UserError
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.methods.heads.eagle import Settings
 from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.eagle3.train import show
-from specbench.training.heads import answered_lessons, learn_answers
-from specbench.training.publish import announce, publish
+from specbench.training.heads import Lessons
+from specbench.training.template import Figures, HeadTrainer, rounded
 from specbench.training.train import Job
 from specbench_extras.eagle.fit import FeatureTraining, StateTraining
 from specbench_extras.eagle.recipe import FeatureRecipe, StateRecipe
@@ -25,43 +21,49 @@ from specbench_extras.eagle.recipe import FeatureRecipe, StateRecipe
 SHARED = True  # workers may share what it collects; see train.py
 PRESETS = ("eagle", "hass", "fspad", "dovetail")
 
-R = TypeVar("R", bound=StateRecipe)
-# The training of a head by a recipe, on a target's answers; then the size of the vocabulary, and at the end a seed.
-Make: TypeAlias = Callable[[PreTrainedModel, Sequence[Answered], int, R, int], StateTraining]
+Recipe = TypeVar("Recipe", bound=StateRecipe)
+Fit = TypeVar("Fit", bound=StateTraining)
+
+
+class StateTrainer(HeadTrainer[Recipe, Fit], Generic[Recipe, Fit]):
+    """A trainer of a head that goes on with the target's last state."""
+
+    compared = True
+
+    def load(self) -> None:
+        self.target = check_target(self.pair, self.kind)
+
+    def described(self, lessons: Lessons, after: Figures, before: Figures) -> dict[str, Any]:
+        return {
+            "held_out_agreement": rounded(after),
+            "held_out_agreement_untrained": rounded(before),
+            "config": stored_settings(self.training.head.config),
+        }
+
+    def show(self, held: Sequence[Answered], after: Figures, before: Figures) -> None:
+        show(held, after)
+
+
+class FeatureTrainer(StateTrainer[FeatureRecipe, FeatureTraining]):
+    """The trainer of the head of the job's preset."""
+
+    recipe_type = FeatureRecipe
+
+    @property
+    def kind(self) -> str:
+        return self.job.preset
+
+    def load(self) -> None:
+        settings, preset = self.job.settings, self.job.preset
+        assert isinstance(settings, Settings)
+        if settings.recipe != preset:
+            raise UserError(f"--preset {preset} trains no head of {self.job.spec.name}; name the method {preset}")
+        super().load()
+
+    def begin(self, lessons: Lessons) -> FeatureTraining:
+        return FeatureTraining(self.target, lessons.learned, self.pair.vocabulary, self.recipe, self.seed)
 
 
 def train(job: Job) -> None:
-    """Train the head of the job's preset, as `fit_and_publish` does.
-
-    Raises UserError as that does, and if the method's setting `recipe` names another paper.
-    """
-    assert job.recipe and isinstance(job.settings, Settings)
-    if job.settings.recipe != job.preset:
-        raise UserError(f"--preset {job.preset} trains no head of {job.spec.name}; name the method {job.preset}")
-    fit_and_publish(job, job.preset, validated(FeatureRecipe, job.recipe.values, job.recipe.name), FeatureTraining)
-
-
-def fit_and_publish(job: Job, kind: str, recipe: R, make: Make[R]) -> None:
-    """Answer the job's documents, fit, write the head to `job.out` and print how often it agrees on held-out ones.
-
-    Raises UserError as `answered_lessons` does, and for a target that such a head cannot read.
-    """
-    target = check_target(job.pair, kind)
-    lessons = answered_lessons(job, recipe)
-    _, folder, learned, held, facts = lessons
-    training = make(target, learned, job.pair.vocabulary, recipe, job.plan.seed)
-    untrained = training.agreement(held)
-    curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0])
-    figures = training.agreement(held)
-    trained = {
-        **lessons.described(job),
-        **curve,
-        "held_out_agreement": [round(value, 4) for value in figures if not math.isnan(value)],
-        "held_out_agreement_untrained": [round(value, 4) for value in untrained if not math.isnan(value)],
-        "config": stored_settings(training.head.config),
-    }
-    publish(job.out, kind, training.head.state_dict(), job.pair, trained)
-    numbers = training.head.num_parameters()
-    note(f"{len(learned)} answers, {trained['places']} places to draft from; {numbers:,} numbers")
-    show(held, figures, False)
-    announce(job.out, f"answers: {folder}", job.use(job.out))
+    """As `HeadTrainer.train`. Raises UserError, too, if the method's setting `recipe` names another paper."""
+    FeatureTrainer(job).train()

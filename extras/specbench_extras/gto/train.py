@@ -4,12 +4,17 @@ The head is an earlier one: that of --warm-up, or the one that ships with the pa
 """
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
-from specbench.base.console import note, say
-from specbench.config import validated
-from specbench.training.eagle3.head_file import earlier_head, publish_eagle_head
-from specbench.training.heads import answered_lessons, learn_answers
-from specbench.training.publish import announce
+from torch import Tensor
+
+from specbench.base.console import say
+from specbench.methods.heads.eagle3 import KIND
+from specbench.training.answered import Answered
+from specbench.training.eagle3.head_file import describe, earlier_head, tensors_of
+from specbench.training.heads import Lessons
+from specbench.training.template import Figures, HeadTrainer, rounded
 from specbench.training.train import Job
 from specbench_extras.gto.fit import GroupTraining
 from specbench_extras.gto.recipe import GroupRecipe
@@ -19,25 +24,38 @@ DECODES = True  # the target verifies trees; see train.py
 SHARED = True  # workers may share the answers that it collects
 
 
+class GroupTrainer(HeadTrainer[GroupRecipe, GroupTraining]):
+    """The trainer of an EAGLE-3 head that goes on learning."""
+
+    recipe_type = GroupRecipe
+    kind = KIND
+
+    def load(self) -> None:
+        self.head, self.begun = earlier_head(self.job)
+
+    def begin(self, lessons: Lessons) -> GroupTraining:
+        lessons.facts.update(preset=PRESET, warm_up=self.begun)
+        return GroupTraining(self.pair, self.head, lessons.learned, self.recipe, self.seed)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return tensors_of(self.head)
+
+    def described(self, lessons: Lessons, after: Figures, before: Figures) -> dict[str, Any]:
+        self.rewards = self.training.tree_rewards(lessons.held)[::-1]  # as it began, and after the training
+        return {
+            "held_out_agreement": rounded(after),
+            "held_out_reward": [None if math.isnan(value) else round(value, 4) for value in self.rewards],
+            **describe(self.head, self.pair.models["target"]),
+        }
+
+    def about(self) -> str:
+        return f"{self.recipe.groups} groups of {self.recipe.group} trees of each in a pass"
+
+    def show(self, held: Sequence[Answered], after: Figures, before: Figures) -> None:
+        begun, learned = self.rewards
+        say(f"held out: {len(held)} answers; mean reward of a tree {begun:.3f} → {learned:.3f}")
+
+
 def train(job: Job) -> None:
-    """Answer the job's documents, go on with a head and write it to `job.out`. Raises UserError."""
-    assert job.recipe
-    recipe = validated(GroupRecipe, job.recipe.values, job.recipe.name)
-    head, begun = earlier_head(job)
-    lessons = answered_lessons(job, recipe)
-    _, folder, learned, held, facts = lessons
-    facts |= {"preset": PRESET, "warm_up": begun}
-    training = GroupTraining(job.pair, head, learned, recipe, job.plan.seed)
-    curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0])
-    agreement, (after, before) = training.agreement(held), training.tree_rewards(held)
-    trained = {
-        **lessons.described(job),
-        **curve,
-        "held_out_agreement": [round(value, 4) for value in agreement if not math.isnan(value)],
-        "held_out_reward": [None if math.isnan(value) else round(value, 4) for value in (before, after)],
-        "draft_vocabulary": len(head.ids),
-    }
-    publish_eagle_head(job, head, trained)
-    note(f"{len(learned)} answers; {recipe.groups} groups of {recipe.group} trees of each in a pass")
-    say(f"held out: {len(held)} answers; mean reward of a tree {before:.3f} → {after:.3f}")
-    announce(job.out, f"answers: {folder}", job.use(job.out))
+    """As `HeadTrainer.train`; goes on with a head. Raises UserError if it does not fit, too."""
+    GroupTrainer(job).train()

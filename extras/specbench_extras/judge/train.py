@@ -7,7 +7,6 @@ only there. Weights that balance the labels, the penalties and the split are our
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -49,7 +48,7 @@ def train(job: Job) -> None:
     assert isinstance(settings, Settings)
     documents = training_documents(job.plan, job.pair, settings.gamma + 1, job.data)
     miner = Miner(job.pair, job.plan.seed)
-    folder = mined_folder(job.out)
+    folder = job.folder("mined")
     with collecting(folder, "mining", len(documents), "what was mined") as advance:
         mined = mine_all(miner, documents, folder, advance)
     learned, held = split(mined, job.plan.seed)
@@ -75,10 +74,6 @@ def train(job: Job) -> None:
     )
     show(held, scores, settings.threshold)
     announce(job.out, f"mined labels: {folder}", job.use(job.out))
-
-
-def mined_folder(out: Path) -> Path:
-    return out.with_name(f"{out.stem}.mined")
 
 
 def split(mined: Mapping[str, Mined], seed: int) -> tuple[Swaps, Swaps]:

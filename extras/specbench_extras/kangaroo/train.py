@@ -6,28 +6,30 @@ loss is the cross-entropy with the target's whole distribution, and gradients ar
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
-from specbench.base.console import note, say
+from specbench.base.console import say
 from specbench.base.hashes import stable_seed
-from specbench.config import UserError, validated
+from specbench.config import UserError
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.methods.layers.kangaroo import KIND, check_target, new_adapter
 from specbench.training.answered import Answered, PaddedAnswers, batches, blocks
 from specbench.training.eagle3.fit import schedule
-from specbench.training.heads import AnsweredTraining, Lessons, answered_lessons, learn_answers, random_linear
+from specbench.training.heads import AnsweredTraining, Lessons, random_linear
 from specbench.training.loop import descend
-from specbench.training.publish import announce, publish
+from specbench.training.template import Figures, HeadTrainer, places
 from specbench.training.train import Job
 from specbench_extras.kangaroo.recipe import ExitRecipe, KangarooRecipe
 
 SHARED = True  # workers may share what it collects; see train.py
+
+Recipe = TypeVar("Recipe", bound=ExitRecipe)
 
 
 class Fit(NamedTuple):
@@ -64,7 +66,7 @@ class AdapterTraining(AnsweredTraining):
         return float(total)
 
     @torch.no_grad()
-    def agreements(self, answered: Sequence[Answered]) -> list[float]:
+    def agreement(self, answered: Sequence[Answered]) -> list[float]:
         """For each adapter, the share of places where its likeliest token is the target's."""
         fits = [
             fit(self.target, self.head, block)
@@ -103,53 +105,55 @@ def fit(target: PreTrainedModel, adapters: nn.ModuleDict, block: PaddedAnswers) 
     return fits
 
 
-class Learned(NamedTuple):
-    """Adapters after their training, which `training` holds."""
+class ExitTrainer(HeadTrainer[Recipe, AdapterTraining], Generic[Recipe]):
+    """A trainer of adapters. Raises UserError, too, if the target has no layer after an exit."""
 
-    training: AdapterTraining
-    lessons: Lessons
-    untrained: list[float]  # agreement on held-out answers before the training
-    trained: list[float]  # and after it
-    curve: dict[str, Any]  # that of the first adapter, as a head's file says it
+    compared = True
+
+    def load(self) -> None:
+        self.target = check_target(self.pair, self.kind)
+        layers = self.target.config.get_text_config().num_hidden_layers
+        exits = self.recipe.exits(layers)
+        if not exits or max(exits) >= layers:
+            raise UserError(
+                f"the target has {layers} layers, so {self.recipe.deepest} must be {layers - 1} or less; "
+                "change it by --recipe"
+            )
+
+    def begin(self, lessons: Lessons) -> AdapterTraining:
+        return AdapterTraining(self.target, lessons.learned, self.recipe, self.seed)
+
+    @property
+    def adapter(self) -> ExitAdapter:
+        """The first adapter."""
+        adapter = next(iter(self.training.head.values()))
+        assert isinstance(adapter, ExitAdapter)
+        return adapter
 
 
-def learn(job: Job, recipe: ExitRecipe) -> Learned:
-    """Have the target answer the job's documents, and train the recipe's adapters.
+class KangarooTrainer(ExitTrainer[KangarooRecipe]):
+    """The trainer of one adapter."""
 
-    Raises UserError as `answered_lessons` does, and if the target has no layer after an exit.
-    """
-    target = check_target(job.pair, job.spec.method)
-    layers = target.config.get_text_config().num_hidden_layers
-    if not recipe.exits(layers) or max(recipe.exits(layers)) >= layers:
-        name = recipe.deepest
-        raise UserError(
-            f"the target has {layers} layers, so {name} must be {layers - 1} or less; change it by --recipe"
+    recipe_type = KangarooRecipe
+    kind = KIND
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.adapter.state_dict()
+
+    def described(self, lessons: Lessons, after: Figures, before: Figures) -> dict[str, Any]:
+        return {
+            "held_out_agreement": round(after[0], 4),
+            "held_out_agreement_untrained": round(before[0], 4),
+            "config": stored_settings(self.adapter.config),
+        }
+
+    def show(self, held: Sequence[Answered], after: Figures, before: Figures) -> None:
+        say(
+            f"{places(held)}; the adapter's choice is the target's at {after[0]:.1%} of them, before training at "
+            f"{before[0]:.1%}"
         )
-    lessons = answered_lessons(job, recipe)
-    training = AdapterTraining(target, lessons.learned, recipe, job.plan.seed)
-    untrained = training.agreements(lessons.held)
-    curve = learn_answers(job, training, lessons, lessons.facts, lambda held: training.agreements(held)[0])
-    return Learned(training, lessons, untrained, training.agreements(lessons.held), curve)
 
 
 def train(job: Job) -> None:
-    """Train an adapter, write it to `job.out` and print how often it agrees on held-out answers. Errors of `learn`."""
-    assert job.recipe
-    recipe = validated(KangarooRecipe, job.recipe.values, job.recipe.name)
-    training, lessons, (untrained,), (agreement,), curve = learn(job, recipe)
-    (adapter,) = training.head.values()
-    assert isinstance(adapter, ExitAdapter)
-    trained = {
-        **lessons.described(job),
-        **curve,
-        "held_out_agreement": round(agreement, 4),
-        "held_out_agreement_untrained": round(untrained, 4),
-        "config": stored_settings(adapter.config),
-    }
-    publish(job.out, KIND, adapter.state_dict(), job.pair, trained)
-    note(f"{len(lessons.learned)} answers, {trained['places']} places to draft from")
-    say(
-        f"held out: {len(lessons.held)} answers, {sum(document.rows for document in lessons.held)} places; the "
-        f"adapter's choice is the target's at {agreement:.1%} of them, before training at {untrained:.1%}"
-    )
-    announce(job.out, f"answers: {lessons.folder}", job.use(job.out))
+    """As `HeadTrainer.train`."""
+    KangarooTrainer(job).train()

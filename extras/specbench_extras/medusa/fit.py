@@ -11,16 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from specbench.base.console import console, note, say
 from specbench.base.hashes import stable_seed
-from specbench.config import validated
 from specbench.engine.models.draft_heads import DraftHeads, ResidualBlock
 from specbench.engine.sampling import wide
 from specbench.training.answered import Answered, PaddedAnswers, batches, blocks
-from specbench.training.heads import AnsweredTraining, answered_lessons, learn_answers
+from specbench.training.heads import AnsweredTraining
 from specbench.training.loop import cosine, descend
-from specbench.training.publish import announce, flush_right, publish
-from specbench.training.train import Job
 from specbench_extras.medusa.recipe import DraftHeadsRecipe
 
 RANKS = 10  # how often the right token is the first, second, … of a head is measured up to here (official code: TOPK)
@@ -131,7 +127,7 @@ class DraftHeadsTraining(AnsweredTraining):
         return losses
 
     @torch.no_grad()
-    def accuracies(self, answered: Sequence[Answered]) -> list[list[float]]:
+    def agreement(self, answered: Sequence[Answered]) -> list[list[float]]:
         """How often the target's choice is the first, second, … of a head, by head, given the text up to there [M][k].
 
         Heads that no text is long enough for have none.
@@ -149,40 +145,5 @@ class DraftHeadsTraining(AnsweredTraining):
                     places_of[head] += len(right)
         return [(row / max(1, counted)).tolist() for row, counted in zip(hits, places_of, strict=True)]
 
-
-def train(job: Job, kind: str, make: Make) -> None:
-    """Answer the job's documents, fit, write the heads to `job.out` and print how often they agree on held-out ones.
-
-    Raises UserError as `answered_lessons` does.
-    """
-    assert job.recipe
-    recipe = validated(DraftHeadsRecipe, job.recipe.values, job.recipe.name)
-    lessons = answered_lessons(job, recipe)
-    _, folder, learned, held, facts = lessons
-    training = DraftHeadsTraining(make, job.pair.models["target"], learned, job.pair.vocabulary, recipe, job.plan.seed)
-    untrained = training.accuracies(held)
-    curve = learn_answers(job, training, lessons, facts, lambda held: training.accuracies(held)[0][0])
-    accuracies = training.accuracies(held)
-    trained = {
-        **lessons.described(job),
-        **curve,
-        "accuracies": [[round(share, 4) for share in row] for row in accuracies],
-        "accuracies_untrained": [[round(share, 4) for share in row] for row in untrained],
-    }
-    publish(job.out, kind, training.head.state_dict(), job.pair, trained)
-    numbers = sum(parameter.numel() for parameter in training.head.parameters())
-    note(f"{len(learned)} answers, {trained['places']} places to draft from; {numbers:,} numbers")
-    show(held, accuracies, untrained)
-    announce(job.out, f"answers: {folder}", job.use(job.out))
-
-
-def show(held: Sequence[Answered], accuracies: Sequence[Sequence[float]], untrained: Sequence[Sequence[float]]) -> None:
-    """Print how often the target's choice is a head's first, or among its first ones, on documents held out."""
-    say(
-        f"held out: {len(held)} answers, {sum(document.rows for document in held)} places; how often the target's "
-        "choice is a head's, given the right tokens before it"
-    )
-    table = flush_right("head", "first", f"among {len(accuracies[0])}", "first, untrained")
-    for number, (row, before) in enumerate(zip(accuracies, untrained, strict=True), 1):
-        table.add_row(str(number), f"{row[0]:.1%}", f"{sum(row):.1%}", f"{before[0]:.1%}")
-    console.print(table)
+    def first_agreement(self, answered: Sequence[Answered]) -> float:
+        return self.agreement(answered)[0][0]

@@ -7,8 +7,8 @@ from specbench.engine.models.heads import hidden_size
 from specbench.methods.heads.eagle3 import check_target
 from specbench.methods.heads.hydra import KIND
 from specbench.training.train import Job
-from specbench_extras.medusa import fit as draft_heads
 from specbench_extras.medusa.recipe import DraftHeadsRecipe
+from specbench_extras.medusa.train import DraftHeadsTrainer
 
 SHARED = True  # workers may share what it collects; see train.py
 
@@ -21,6 +21,6 @@ def new_heads(target: PreTrainedModel, recipe: DraftHeadsRecipe) -> HydraHeads:
 
 
 def train(job: Job) -> None:
-    """As `draft_heads.train`. Raises UserError too for a target whose embeddings are not as wide as its states."""
+    """As `HeadTrainer.train`. Raises UserError too for a target whose embeddings are not as wide as its states."""
     check_target(job.pair, KIND)
-    draft_heads.train(job, KIND, new_heads)
+    DraftHeadsTrainer(job, new_heads).train()

@@ -20,4 +20,3 @@ class DraftHeadsRecipe(AnsweredRecipe):
     )
     decay: float = Field(gt=0, le=1, description="weight of a head's loss relative to the head before it")
     last_rate: float = Field(ge=0, le=1, description="share of the learning rate that is left at the end")
-    clip: float = Field(gt=0, description="largest norm of a step's gradient")

@@ -1,6 +1,5 @@
 """Train a block drafter on its own drafts: `specbench train --method dflash|dflare --preset draft-opd`."""
 
-from specbench.config import validated
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import find_head
 from specbench.methods.blocks.dflash import block_head
@@ -18,8 +17,7 @@ DECODES = True  # the target verifies drafts; see train.py
 
 def train(job: Job) -> None:
     """Go on with the head of a block drafter and write it to `job.out`. Raises UserError."""
-    assert job.recipe
-    recipe, kind = validated(ReplayRecipe, job.recipe.values, job.recipe.name), job.spec.method
+    recipe, kind = job.recipe_as(ReplayRecipe), job.spec.method
     earlier = find_head(job.begins_with, kind, job.pair, None)
     head = to_learn(block_head(earlier, check_target(job.pair, kind)), earlier.tensors)
     documents = training_documents(job.plan, job.pair, head.block, job.data)

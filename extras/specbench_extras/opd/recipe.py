@@ -13,7 +13,6 @@ class ReplayRecipe(LearnedRecipe):
     accepted: Divergence = Field(description="the divergence on accepted slots")
     rejected: Divergence = Field(description="the divergence on the first rejected slot and on those after it")
     reject_decay: float = Field(gt=0, le=1, description="weight of a rejected slot relative to the slot before")
-    clip: float = Field(gt=0, description="largest norm of a step's gradient")
     autocast: Autocast = Field(description="matrix products in bfloat16; auto: on a GPU")
 
 

@@ -17,9 +17,7 @@ from specbench_extras.opd.fit import ReplayTraining
 
 
 def split(job: Job, documents: list[Document]) -> tuple[list[Document], list[Document]]:
-    """Documents to learn from and those held out. Raises UserError if there are too few, and for a grid."""
-    if job.grid:
-        raise UserError(f"{job.spec.method} is trained one head at a time; leave out --grid")
+    """Documents to learn from and those held out. Raises UserError if there are too few."""
     learned, held = map(set, hold_out([document.name for document in documents], job.plan.seed, HELD_OUT))
     if not learned:
         raise UserError(f"{len(documents)} document is too few to learn from and to hold out; take more --documents")

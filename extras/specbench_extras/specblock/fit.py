@@ -208,3 +208,6 @@ class RankBlockTraining(AnsweredTraining):
                         ranked += float(seen.sum())
         first, second = (agreed / counted).tolist()
         return first, second, in_a_row / whole if whole else math.nan, classed / ranked if ranked else math.nan
+
+    def first_agreement(self, answered: Sequence[Answered]) -> float:
+        return self.agreement(answered)[0][0]

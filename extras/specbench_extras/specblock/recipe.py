@@ -18,5 +18,4 @@ class RankBlockRecipe(AnsweredRecipe):
     budget: float = Field(
         ge=0, description="a class that a slot meets more often in a step counts as much as so many; 0: no limit"
     )
-    clip: float = Field(gt=0, description="largest norm of a step's gradient")
     autocast: Autocast = Field(description="matrix products in bfloat16; auto: on a GPU")

@@ -5,19 +5,22 @@ The target is frozen; its hidden states are computed on the fly, as are its dist
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from specbench.base.console import console, note, say
-from specbench.config import UserError, validated
+from specbench.base.console import say
+from specbench.config import UserError
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import find_head
 from specbench.methods.heads.eagle3 import check_target
 from specbench.training.answered import Answered
 from specbench.training.eagle3.fit import draft_ids
-from specbench.training.heads import answered_lessons, learn_answers, to_learn
-from specbench.training.publish import announce, flush_right, publish
+from specbench.training.heads import Lessons, to_learn
+from specbench.training.template import Figures, HeadTrainer, rounded
 from specbench.training.train import Job
+from specbench_extras.dflash.train import show_slots
 from specbench_extras.specblock.fit import RankBlockTraining, new_head
 from specbench_extras.specblock.rank_block_head import RankBlockHead
 from specbench_extras.specblock.recipe import RankBlockRecipe
@@ -27,38 +30,49 @@ GOES_ON = True  # --warm-up: a head that the training goes on with; see train.py
 SHARED = True  # workers may share what it collects; see train.py
 
 
-def train(job: Job) -> None:
-    """Answer the job's documents, fit, write the head to `job.out` and print how often it agrees on held-out ones.
+class RankBlockTrainer(HeadTrainer[RankBlockRecipe, RankBlockTraining]):
+    """The trainer of SpecBlock's drafter. A head to go on with brings its layers and its draft vocabulary."""
 
-    A head to go on with brings its layers and its draft vocabulary. Raises UserError as `answered_lessons` does.
-    """
-    assert job.recipe
-    recipe = validated(RankBlockRecipe, job.recipe.values, job.recipe.name)
-    target = check_target(job.pair, KIND)
-    lessons = answered_lessons(job, recipe)
-    _, folder, learned, held, facts = lessons
-    if job.warm_up:
-        head, facts["warm_up"] = earlier_head(job, recipe)
-    else:
-        ids = draft_ids(learned, recipe.draft_vocabulary, job.pair.vocabulary)
-        head = new_head(target, ids, recipe, job.plan.seed)
-    training = RankBlockTraining(target, head, learned, job.pair.vocabulary, recipe, job.plan.seed)
-    curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0][0])
-    first, second, in_a_row, classed = training.agreement(held)
-    kept = head.ids.cpu()
-    trained = {
-        **lessons.described(job),
-        **curve,
-        "held_out_agreement": rounded(first),
-        "held_out_second_block": rounded(second),
-        "held_out_in_a_row": next(iter(rounded([in_a_row])), None),
-        "held_out_classes": next(iter(rounded([classed])), None),
-        "config": stored_settings(head.config),
-    }
-    publish(job.out, KIND, {**head.state_dict(), "d2t": kept - torch.arange(len(kept))}, job.pair, trained)
-    note(f"{len(learned)} answers; {head.num_parameters():,} numbers; draft vocabulary of {len(kept)} tokens")
-    show(held, first, second, in_a_row, classed)
-    announce(job.out, f"answers: {folder}", job.use(job.out))
+    recipe_type = RankBlockRecipe
+
+    def load(self) -> None:
+        self.target = check_target(self.pair, KIND)
+
+    def begin(self, lessons: Lessons) -> RankBlockTraining:
+        if self.job.warm_up:
+            head, lessons.facts["warm_up"] = earlier_head(self.job, self.recipe)
+        else:
+            ids = draft_ids(lessons.learned, self.recipe.draft_vocabulary, self.pair.vocabulary)
+            head = new_head(self.target, ids, self.recipe, self.seed)
+        return RankBlockTraining(self.target, head, lessons.learned, self.pair.vocabulary, self.recipe, self.seed)
+
+    def tensors(self) -> dict[str, Tensor]:
+        kept = self.training.head.ids.cpu()
+        return {**self.training.head.state_dict(), "d2t": kept - torch.arange(len(kept))}
+
+    def described(self, lessons: Lessons, after: Figures, before: Figures) -> dict[str, Any]:
+        first, second, in_a_row, classed = after
+        return {
+            "held_out_agreement": rounded(first),
+            "held_out_second_block": rounded(second),
+            "held_out_in_a_row": next(iter(rounded([in_a_row])), None),
+            "held_out_classes": next(iter(rounded([classed])), None),
+            "config": stored_settings(self.training.head.config),
+        }
+
+    def about(self) -> str:
+        return f"{super().about()}; draft vocabulary of {len(self.training.head.ids)} tokens"
+
+    def show(self, held: Sequence[Answered], after: Figures, before: Figures) -> None:
+        first, second, in_a_row, classed = after
+        show_slots(held, {"first block": first, "second block": second}, in_a_row, "slots of a first block")
+        if not math.isnan(classed):
+            say(f"the rank head says the right class in {classed:.1%} of places")
+
+
+def train(job: Job) -> None:
+    """As `HeadTrainer.train`."""
+    RankBlockTrainer(job).train()
 
 
 def earlier_head(job: Job, recipe: RankBlockRecipe) -> tuple[RankBlockHead, str]:
@@ -72,23 +86,3 @@ def earlier_head(job: Job, recipe: RankBlockRecipe) -> tuple[RankBlockHead, str]
         raise UserError(f"{job.begins_with} has blocks of {head.slots} slots; say so by --recipe slots={head.slots}")
     weights = {name: tensor for name, tensor in earlier.tensors.items() if name != "d2t"}
     return to_learn(head, weights), earlier.hashes()["head"]
-
-
-def rounded(values: Sequence[float]) -> list[float]:
-    """Shares as a head's file has them, without those of which there are no places."""
-    return [round(value, 4) for value in values if not math.isnan(value)]
-
-
-def show(
-    held: Sequence[Answered], first: Sequence[float], second: Sequence[float], in_a_row: float, classed: float
-) -> None:
-    """Print how often the head's choices are the target's, on documents that it has not learned from."""
-    say(f"held out: {len(held)} answers; how often a slot's choice is the target's, given the right tokens before it")
-    table = flush_right("", *(f"slot {slot}" for slot in range(1, len(first) + 1)))
-    for name, figures in (("first block", first), ("second block", second)):
-        table.add_row(name, *("-" if math.isnan(value) else f"{value:.1%}" for value in figures))
-    console.print(table)
-    if not math.isnan(in_a_row):
-        say(f"right in a row, of {len(first)} slots of a first block: {in_a_row:.2f} on the mean")
-    if not math.isnan(classed):
-        say(f"the rank head says the right class in {classed:.1%} of places")

@@ -4,13 +4,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from specbench.config import Settings
+from specbench.training.recipe import AdamWRecipe
 
 # Settings of `HeadRecipe` that the collected data depends on.
 COLLECTING = ("mix", "temperature", "top_k", "warped")
 
 
-class HeadRecipe(Settings):
+class HeadRecipe(AdamWRecipe):
     """The recipe of SpecDec++'s acceptance head (arXiv 2405.19715, sections 4.4, 5.1 and D.1)."""
 
     inputs: Literal["state", "state+confidence"] = Field(
@@ -23,10 +23,4 @@ class HeadRecipe(Settings):
     temperature: float = Field(ge=0, allow_inf_nan=False, description="of the target's responses; 0 is greedy")
     top_k: int = Field(ge=0, description="of the target's responses; 0: off")
     warped: bool = Field(description="acceptance under this temperature and top-k, not under the plain softmax")
-    epochs: int = Field(ge=1, description="passes over the documents")
-    batch: int = Field(ge=1, description="documents a step")
-    learning_rate: float = Field(gt=0, allow_inf_nan=False, description="the highest, before it falls as a cosine")
-    warmup: float = Field(ge=0, le=1, description="share of the steps in which the learning rate rises")
-    weight_decay: float = Field(ge=0, allow_inf_nan=False, description="of AdamW")
-    clip: float = Field(gt=0, description="largest norm of a step's gradient")
     patience: int = Field(ge=0, description="epochs without a better held-out KL before it stops; 0: never")

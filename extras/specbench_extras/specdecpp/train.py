@@ -103,7 +103,7 @@ def short(value: Any) -> str:
 
 
 def collected_folder(job: Job) -> Path:
-    return job.out / "collected" if job.grid else job.out.with_name(f"{job.out.stem}.collected")
+    return job.out / "collected" if job.grid else job.folder("collected")
 
 
 def collect(job: Job, recipe: HeadRecipe) -> Collected:

@@ -18,7 +18,7 @@ from torch.nn.functional import mse_loss
 from specbench.base.console import console, note
 from specbench.base.hashes import stable_seed
 from specbench.config import Settings as Base
-from specbench.config import UserError, validated
+from specbench.config import UserError
 from specbench.engine.accept import exact
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.generate import until_end
@@ -80,14 +80,11 @@ def train(job: Job) -> None:
     The records stay in a folder next to the file, `NAME.collected` for NAME.safetensors. Raises UserError if there is
     nothing to learn.
     """
-    if job.grid:
-        raise UserError("speckv is trained one head at a time; leave out --grid")
-    settings = job.settings
-    assert isinstance(settings, Settings) and job.recipe
+    recipe, settings = job.recipe_as(Recipe), job.settings
+    assert isinstance(settings, Settings)
     job.pair.need_one_tokenizer("the network learns where the draft reads the target's own tokens")
-    recipe = validated(Recipe, job.recipe.values, job.recipe.name)
     documents = training_documents(job.plan, job.pair, max(settings.choices) + 1, job.data, stand_ins=True)
-    folder = job.out.with_name(f"{job.out.stem}.collected")
+    folder = job.folder("collected")
     with collecting(folder, "recording", len(documents), "what was recorded") as advance:
         recorded = collect_all(
             documents,

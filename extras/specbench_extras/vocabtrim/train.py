@@ -33,7 +33,7 @@ def train(job: Job) -> None:
     document to learn from.
     """
     documents = training_documents(job.plan, job.pair, 1, job.data)
-    folder = job.out.with_name(f"{job.out.stem}.collected")
+    folder = job.folder("collected")
     target = fingerprint(job.pair.models["target"])
     with collecting(folder, "decoding", len(documents), "what was collected") as advance:
         texts = collect_all(

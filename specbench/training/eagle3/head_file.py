@@ -1,15 +1,15 @@
 """The file of an EAGLE-3 head: read to go on with, and written after training."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from specbench.engine.models.eagle_head import EagleHead, layers_read, stored_settings
 from specbench.engine.models.heads import find_head
 from specbench.methods.heads.eagle3 import KIND, SHAPES, check_target, eagle_head
 from specbench.training.heads import to_learn
-from specbench.training.publish import publish
 from specbench.training.train import Job
 
 
@@ -24,9 +24,13 @@ def earlier_head(job: Job) -> tuple[EagleHead, str]:
     return to_learn(head, weights), earlier.hashes()["head"]
 
 
-def publish_eagle_head(job: Job, head: EagleHead, trained: Mapping[str, Any]) -> None:
-    """Publish the head's weights by their released names, and d2t."""
+def tensors_of(head: EagleHead) -> dict[str, Tensor]:
+    """The head's weights by their released names, and d2t."""
     ids = head.ids.cpu()
-    tensors = {**head.state_dict(), "d2t": ids - torch.arange(len(ids))}
-    layers = list(layers_read(job.pair.models["target"]))
-    publish(job.out, KIND, tensors, job.pair, {**trained, "config": stored_settings(head.config), "layers": layers})
+    return {**head.state_dict(), "d2t": ids - torch.arange(len(ids))}
+
+
+def describe(head: EagleHead, target: PreTrainedModel) -> dict[str, Any]:
+    """What the file says of the head itself."""
+    layers = list(layers_read(target))
+    return {"draft_vocabulary": len(head.ids), "config": stored_settings(head.config), "layers": layers}

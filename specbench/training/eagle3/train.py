@@ -4,62 +4,64 @@ The target is frozen; its hidden states are computed on the fly. As in the offic
 with the target's distribution over the draft vocabulary, at the positions of the answers.
 """
 
-import math
 from collections.abc import Sequence
+from typing import Any
 
-from specbench.base.console import console, note, say
-from specbench.config import validated
-from specbench.methods.heads.eagle3 import check_target
+from torch import Tensor
+
+from specbench.base.console import console, say
+from specbench.methods.heads.eagle3 import KIND, check_target
 from specbench.training.answered import Answered
 from specbench.training.eagle3.fit import Eagle3Training, draft_ids, new_head
-from specbench.training.eagle3.head_file import earlier_head, publish_eagle_head
-from specbench.training.heads import answered_lessons, learn_answers
-from specbench.training.publish import announce, flush_right
+from specbench.training.eagle3.head_file import describe, earlier_head, tensors_of
+from specbench.training.heads import Lessons
 from specbench.training.recipe import EagleRecipe
+from specbench.training.template import Figures, HeadTrainer, places, rounded, share_table
 from specbench.training.train import Job
 
 GOES_ON = True  # --warm-up: a head that the training goes on with; see train.py
 SHARED = True  # workers may share what it collects; see train.py
 
 
+class Eagle3Trainer(HeadTrainer[EagleRecipe, Eagle3Training]):
+    """The trainer of EAGLE-3's head. A head to go on with brings its draft vocabulary."""
+
+    recipe_type = EagleRecipe
+    kind = KIND
+
+    def load(self) -> None:
+        self.target = check_target(self.pair)
+
+    def begin(self, lessons: Lessons) -> Eagle3Training:
+        if self.job.warm_up:
+            head, lessons.facts["warm_up"] = earlier_head(self.job)
+        else:
+            ids = draft_ids(lessons.learned, self.recipe.draft_vocabulary, self.pair.vocabulary)
+            head = new_head(self.target, ids, self.seed)
+        return Eagle3Training(self.target, head, lessons.learned, self.recipe, self.seed)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return tensors_of(self.training.head)
+
+    def described(self, lessons: Lessons, after: Figures, before: Figures) -> dict[str, Any]:
+        return {"held_out_agreement": rounded(after), **describe(self.training.head, self.target)}
+
+    def about(self) -> str:
+        return f"draft vocabulary of {len(self.training.head.ids)} tokens"
+
+    def show(self, held: Sequence[Answered], after: Figures, before: Figures) -> None:
+        show(held, after, self.pair.vocabulary > len(self.training.head.ids))
+
+
 def train(job: Job) -> None:
-    """Answer the job's documents, fit, write the head to `job.out` and print how often it agrees on held-out ones.
-
-    A head to go on with brings its draft vocabulary. Raises UserError as `answered_lessons` does.
-    """
-    assert job.recipe
-    recipe = validated(EagleRecipe, job.recipe.values, job.recipe.name)
-    target = check_target(job.pair)
-    lessons = answered_lessons(job, recipe)
-    _, folder, learned, held, facts = lessons
-    if job.warm_up:
-        head, facts["warm_up"] = earlier_head(job)
-    else:
-        head = new_head(target, draft_ids(learned, recipe.draft_vocabulary, job.pair.vocabulary), job.plan.seed)
-    training = Eagle3Training(target, head, learned, recipe, job.plan.seed)
-    curve = learn_answers(job, training, lessons, facts, lambda held: training.agreement(held)[0])
-    figures = training.agreement(held)
-    trained = {
-        **lessons.described(job),
-        **curve,
-        "held_out_agreement": [round(value, 4) for value in figures if not math.isnan(value)],
-        "draft_vocabulary": len(head.ids),
-    }
-    publish_eagle_head(job, training.head, trained)
-    note(
-        f"{len(learned)} answers, {trained['places']} places to draft from; draft vocabulary of {len(head.ids)} tokens"
-    )
-    show(held, figures, job.pair.vocabulary > len(head.ids))
-    announce(job.out, f"answers: {folder}", job.use(job.out))
+    """As `HeadTrainer.train`."""
+    Eagle3Trainer(job).train()
 
 
-def show(held: Sequence[Answered], figures: Sequence[float], reduced: bool) -> None:
+def show(held: Sequence[Answered], figures: Sequence[float], reduced: bool = False) -> None:
     """Print how often the head's choice is the target's, by draft step, on documents that it has not learned from."""
     say(
-        f"held out: {len(held)} answers, {sum(document.rows for document in held)} places; "
-        "how often the head's choice is the target's, given the right tokens before it"
+        f"{places(held)}; how often the head's choice is the target's, given the right tokens before it"
         + (" (tokens outside the draft vocabulary are misses)" if reduced else "")
     )
-    table = flush_right(*(f"step {step}" for step in range(1, len(figures) + 1)))
-    table.add_row(*("-" if math.isnan(value) else f"{value:.1%}" for value in figures))
-    console.print(table)
+    console.print(share_table("step", {"": figures}))

@@ -160,7 +160,7 @@ def test_what_was_mined_otherwise_or_is_damaged_is_refused(job):
     judge.train(job())
     with pytest.raises(UserError, match=r"collected with different seed; delete that folder"):
         judge.train(job(seed=1))
-    file = next(judge.mined_folder(job().out).iterdir())
+    file = next(job().folder("mined").iterdir())
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(UserError, match=r"is damaged .* delete it"):
         judge.train(job())

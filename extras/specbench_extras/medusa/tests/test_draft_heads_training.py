@@ -95,7 +95,7 @@ def test_losses_and_accuracies_are_those_of_plain_forwards(kind, loss):
     assert counts == [10, 7, 5]
     assert [float(value) for value in values] == pytest.approx(losses, rel=1e-4)
     expected = [[hit / count for hit in row] for row, count in zip(hits, counts, strict=True)]
-    assert training.accuracies(answered()) == [pytest.approx(row) for row in expected]
+    assert training.agreement(answered()) == [pytest.approx(row) for row in expected]
     total = sum(
         training.recipe.decay**i * one / count for i, (one, count) in enumerate(zip(losses, counts, strict=True))
     )
@@ -125,9 +125,9 @@ def test_new_heads_say_about_what_the_target_says_next(kind, output):
 def test_heads_learn_their_documents_by_heart_and_nothing_of_the_target_changes(tmp_path, kind):
     before = {name: tensor.clone() for name, tensor in target().state_dict().items()}
     run = DraftHeadsTraining(TRAINER[kind].new_heads, target(), answered(), 96, recipe(kind, epochs=60, batch=3), 0)
-    start = run.accuracies(answered())
+    start = run.agreement(answered())
     run.run(tmp_path / "c", {})
-    assert start[0][0] < 0.4 and all(row[0] >= 0.8 for row in run.accuracies(answered()))
+    assert start[0][0] < 0.4 and all(row[0] >= 0.8 for row in run.agreement(answered()))
     assert all(torch.equal(tensor, before[name]) for name, tensor in target().state_dict().items())
 
 
