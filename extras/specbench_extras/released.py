@@ -1,8 +1,8 @@
-"""What importers of released heads share: reading their folders, the fields that layers need, and checks of tensors."""
+"""What importers of released heads are made of: the fields that layers need, the tensors of a folder, their checks."""
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from pydantic import ConfigDict, Field
@@ -11,11 +11,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from specbench.base.pickles import read_pickle
-from specbench.base.untrusted import brief, is_file, listed, read_object
-from specbench.config import Settings, UserError, validated
+from specbench.base.untrusted import brief, is_file, listed
+from specbench.config import Settings, UserError
 from specbench.engine.models.heads import FLOATS
 from specbench.engine.models.pair import Pair
-from specbench_extras.released_forms import in_one_form
 
 STORED = (*FLOATS, torch.int64, torch.int32, torch.bool, torch.uint8)
 ROPES = ("default", "linear", "llama3", "yarn")  # those that follow from their own parameters
@@ -97,25 +96,6 @@ def read_tensors(
     if any(tensor.dtype not in STORED for tensor in tensors.values()):
         raise UserError(f"{path} holds tensors of types that heads do not have; download the released head again")
     return tensors
-
-
-Form = TypeVar("Form", bound=LayerConfig)
-
-
-def read_head(
-    folder: Path, form: type[Form], shapes: Callable[[Form], dict[str, tuple[int, ...]]], remedy: str, kind: str
-) -> tuple[Form, dict[str, Tensor], dict[str, tuple[int, ...]]]:
-    """The configuration of a released head, its tensors by name, and the shapes that `shapes` says they should have.
-
-    Raises UserError, also where `shapes` raises ValueError; `remedy` then says what to do.
-    """
-    stored = read_tensors(folder)
-    path = folder / "config.json"
-    config = validated(form, in_one_form(read_object(path), str(path), kind), str(path))
-    try:
-        return config, stored, shapes(config)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; {remedy}") from None
 
 
 def check_tensors(

@@ -249,7 +249,7 @@ def make_released(folder: Path) -> dict[str, str]:
 
 
 def read_released(folder: Path, rng: random.Random) -> object:
-    return [acceptance_head.read_released(folder / name) for name in ("one", "two")]
+    return [acceptance_head.AcceptanceImporter().read(folder / name) for name in ("one", "two")]
 
 
 def make_released_eagle(folder: Path) -> dict[str, str]:
@@ -271,7 +271,7 @@ def make_released_eagle(folder: Path) -> dict[str, str]:
 
 
 def read_released_eagle(folder: Path, rng: random.Random) -> object:
-    result, tensors = eagle_head.read_released(folder)
+    result, tensors = eagle_head.Eagle3Importer().read(folder)
     with contextlib.suppress(ValueError, KeyError, TypeError):  # as import_head does
         eagle_head.config_of(
             result.hidden_size, result.intermediate_size, result.draft_vocab_size, result.in_head_file()

@@ -6,33 +6,26 @@ the target's embedding of a token that stands for a mask; a head file holds that
 the target's embedding and output layer next to them.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import Field
-from torch import Tensor
 from transformers import PreTrainedModel
 
-from specbench.base import files
-from specbench.base.untrusted import read_object
-from specbench.config import UserError, load_pair, validated
+from specbench.config import UserError
 from specbench.engine.models.block_head import spread
 from specbench.engine.models.folders import head_folder
-from specbench.engine.models.heads import Head, write_head
-from specbench.engine.models.pair import load_pair as load_models
+from specbench.engine.models.heads import Head
+from specbench.engine.models.pair import Pair
 from specbench.methods.blocks.dflash import KIND, MIXED, block_head
 from specbench.methods.heads.eagle3 import check_target
-from specbench_extras.released import LayerConfig, check_tensors, is_copy, read_tensors
-from specbench_extras.released_forms import in_one_form
+from specbench_extras.importer import Fitted, LayerImporter, Shapes, Tensors
+from specbench_extras.released import OTHER_PAIR, LayerConfig, attention_shapes, is_copy, mlp_shapes
 
 HUB = True  # a checkpoint may be a name on the hub
 
-NAMES = {KIND: "DFlash", MIXED: "DFlare"}
 COPIES = ("embed_tokens.weight", "lm_head.weight")  # of the target's layers, which speculators stores
-LEFT_OUT = (*COPIES, "d2t", "t2d", "verifier_lm_head.weight", "verifier_norm.weight")
-REMEDY = "name a head that the authors of {} released, or one of the same form"
 
 
 class Config(LayerConfig):
@@ -83,44 +76,9 @@ class Config(LayerConfig):
         return super().in_head_file()
 
 
-def import_head(checkpoint: str | Path, pair: str, out: Path | None, kind: str = KIND) -> Path:
-    """Write a released head, in a folder or of the hub, as a head file for a pair, and return its path.
-
-    `kind` is `dflash` or `dflare`. Raises UserError for what is no such head, and for a pair whose target it does not
-    fit.
-    """
-    folder = head_folder(str(checkpoint))
-    name = str(checkpoint) if folder != Path(checkpoint) else folder.resolve().name
-    path = out or Path(f"{kind}-{name.rsplit('/', 1)[-1]}.safetensors")
-    files.refuse_existing(path)
-    config, tensors = read_released(folder, kind)
-    loaded = load_models(load_pair(pair))
-    target = check_target(loaded, kind)
-    try:
-        fits(config, target, f"{checkpoint}", pair)
-        for copied, module in zip(COPIES, (target.get_input_embeddings(), target.get_output_embeddings()), strict=True):
-            if copied in tensors and not is_copy(tensors[copied], module):
-                raise ValueError(f"its {copied} is not the target's")
-        with torch.no_grad():
-            masked = target.get_input_embeddings()(torch.tensor([config.mask()], device=target.device))[0]
-        tensors = {name: tensor.float() for name, tensor in tensors.items() if name not in LEFT_OUT}
-        tensors["mask"] = masked.float().cpu()
-        trained = {
-            "released": name,
-            "config": config.in_head_file(),
-            "layers": config.layers_read(),
-            "block": config.block(),
-        }
-        block_head(Head(kind, tensors, trained), target)  # raises if it cannot be read
-    except ValueError as error:
-        raise UserError(f"{checkpoint} cannot be used: {error}; {REMEDY.format(NAMES[kind])}") from None
-    write_head(path, kind, tensors, loaded, trained)
-    return path
-
-
 def fits(config: Config, target: PreTrainedModel, checkpoint: str, pair: str) -> None:
     """Raise UserError unless a head is for a target of these sizes, and ValueError if it does not say so."""
-    own, remedy = target.config.get_text_config(), "name the pair that it was trained for by --pair"
+    own = target.config.get_text_config()
     layers = own.num_hidden_layers
     if config.hidden_size != own.hidden_size:
         wrong = f"reads {config.hidden_size} values, but the target of {pair} has {own.hidden_size}"
@@ -135,38 +93,55 @@ def fits(config: Config, target: PreTrainedModel, checkpoint: str, pair: str) ->
         wrong = f"takes token {config.mask()} for a mask, but the target of {pair} has {own.vocab_size} tokens"
     else:
         return
-    raise UserError(f"{checkpoint} {wrong}; {remedy}")
+    raise UserError(f"{checkpoint} {wrong}; {OTHER_PAIR}")
 
 
-def read_released(folder: Path, kind: str) -> tuple[Config, Mapping[str, Tensor]]:
-    """The configuration of a released head, and its tensors. Raises UserError."""
-    stored = read_tensors(folder)
-    path, remedy = folder / "config.json", REMEDY.format(NAMES[kind])
-    config = validated(Config, in_one_form(read_object(path), str(path), kind), str(path))
-    try:
-        attention, read = config.in_head_file(), len(config.layers_read())
+class BlockImporter(LayerImporter[Config]):
+    kinds = (KIND, MIXED)
+    config = Config
+    optional = (*COPIES, "d2t", "t2d", "verifier_lm_head.weight", "verifier_norm.weight")
+
+    @property
+    def what(self) -> str:
+        return {KIND: "DFlash", MIXED: "DFlare"}[self.kind]
+
+    def place(self, checkpoint: str | Path) -> tuple[Path, str]:
+        folder = head_folder(str(checkpoint))
+        return folder, str(checkpoint) if folder != Path(checkpoint) else folder.resolve().name
+
+    def shapes(self, config: Config, stored: Tensors) -> Shapes:
         config.mask(), config.block()
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; {remedy}") from None
-    width, inner, size = config.hidden_size, config.intermediate_size, attention["head_dim"]
-    heads, groups = (attention[name] * size for name in ("num_attention_heads", "num_key_value_heads"))
-    layer: dict[str, tuple[int, ...]] = {
-        **{f"self_attn.{name}.weight": (count, width) for name, count in rows_of(heads, groups, kind).items()},
-        "self_attn.o_proj.weight": (width, heads),
-        **{f"self_attn.{name}_norm.weight": (size,) for name in "qk"},
-        **{f"mlp.{name}_proj.weight": (inner, width) for name in ("gate", "up")},
-        "mlp.down_proj.weight": (width, inner),
-        **{f"{name}_layernorm.weight": (width,) for name in ("input", "post_attention")},
-    }
-    count = config.num_hidden_layers
-    wanted = {f"layers.{i}.{name}": shape for i in range(count) for name, shape in layer.items()}
-    wanted |= {"norm.weight": (width,), "hidden_norm.weight": (width,)}
-    wanted |= {"layer_fusion_weights": (count, read)} if kind == MIXED else {"fc.weight": (width, read * width)}
-    check_tensors(folder, stored, wanted, NAMES[kind], remedy, LEFT_OUT)
-    return config, stored
+        width, count, read = config.hidden_size, config.num_hidden_layers, len(config.layers_read())
+        attention, size = attention_shapes(config, width), config.in_head_file()["head_dim"]
+        if self.kind == MIXED:
+            attention |= {f"{name}_proj_target.weight": attention[f"{name}_proj.weight"] for name in "kv"}
+        layer = {
+            **{f"self_attn.{name}": shape for name, shape in attention.items()},
+            **{f"self_attn.{name}_norm.weight": (size,) for name in "qk"},
+            **{f"mlp.{name}": shape for name, shape in mlp_shapes(config).items()},
+            **{f"{name}_layernorm.weight": (width,) for name in ("input", "post_attention")},
+        }
+        return {
+            **{f"layers.{i}.{name}": shape for i in range(count) for name, shape in layer.items()},
+            "norm.weight": (width,),
+            "hidden_norm.weight": (width,),
+            **({"layer_fusion_weights": (count, read)} if self.kind == MIXED else {"fc.weight": (width, read * width)}),
+        }
+
+    def fitted(self, folder: Path, form: Config, stored: Tensors, pair: Pair) -> Fitted:
+        target = check_target(pair, self.kind)
+        fits(form, target, str(folder), pair.name)
+        for copied, module in zip(COPIES, (target.get_input_embeddings(), target.get_output_embeddings()), strict=True):
+            if copied in stored and not is_copy(stored[copied], module):
+                raise ValueError(f"its {copied} is not the target's")
+        with torch.no_grad():
+            masked = target.get_input_embeddings()(torch.tensor([form.mask()], device=target.device))[0]
+        tensors = {name: tensor.float() for name, tensor in stored.items() if name not in self.optional}
+        tensors["mask"] = masked.float().cpu()
+        return tensors, {"config": form.in_head_file(), "layers": form.layers_read(), "block": form.block()}
+
+    def check(self, head: Head, pair: Pair) -> None:
+        block_head(head, pair.models["target"])
 
 
-def rows_of(heads: int, groups: int, kind: str) -> dict[str, int]:
-    """The outputs of the projections that make queries, and keys and values."""
-    keyed = ("k_proj", "v_proj", *(("k_proj_target", "v_proj_target") if kind == MIXED else ()))
-    return {"q_proj": heads, **dict.fromkeys(keyed, groups)}
+import_head = BlockImporter.import_head

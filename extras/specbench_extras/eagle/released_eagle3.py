@@ -6,7 +6,6 @@ each draft token minus its draft id) and `t2d` (for each of the target's tokens,
 bring `embed_tokens`: a copy of the target's, or their own if they are not as wide as the target (`target_hidden_size`).
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +13,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from specbench.base import files
-from specbench.config import UserError, load_pair
+from specbench.config import UserError
 from specbench.engine.models.eagle_head import config_of, layers_read, stored_settings
-from specbench.engine.models.heads import Head, write_head
+from specbench.engine.models.heads import Head
 from specbench.engine.models.pair import Pair
-from specbench.engine.models.pair import load_pair as load_models
 from specbench.methods.heads.eagle3 import EMBEDDING, KIND, SHAPES, check_target, eagle_head, rising
-from specbench_extras.released import (
-    AGAIN,
-    OTHER_PAIR,
-    EagleLayer,
-    attention_shapes,
-    check_reads,
-    check_tensors,
-    mlp_shapes,
-    read_head,
-)
+from specbench_extras.importer import Fitted, LayerImporter, Shapes, Tensors
+from specbench_extras.released import AGAIN, OTHER_PAIR, EagleLayer, attention_shapes, check_reads, mlp_shapes
 from specbench_extras.released_forms import in_own_names
 
 OF_TARGET = ("verifier_lm_head.weight", "verifier_norm.weight")  # which speculators may store
 LAYERS = "eagle_aux_hidden_state_layer_ids"  # in `eagle_config`: other trainers name the layers there
-REMEDY = "name the folder of a head that EAGLE-3's authors released, or one of the same form"
 
 
 class Config(EagleLayer):
@@ -57,64 +45,7 @@ class Config(EagleLayer):
         return self.draft_vocab_size == self.vocab_size
 
 
-def import_head(checkpoint: Path, pair: str, out: Path | None, kind: str = KIND) -> Path:
-    """Write a released head as a head file for a pair, and return its path.
-
-    Raises UserError for a folder that holds no such head, and for a pair whose target it does not fit.
-    """
-    config, tensors = read_released(checkpoint)
-    path = out or Path(f"{KIND}-{checkpoint.resolve().name}.safetensors")
-    files.refuse_existing(path)
-    loaded = load_models(load_pair(pair))
-    tensors = checked(checkpoint, config, tensors, loaded)
-    drafted = len(tensors["d2t"])
-    try:
-        sizes = config.hidden_size, config.intermediate_size, drafted
-        stored = stored_settings(config_of(*sizes, config.in_head_file()))
-        trained = {
-            "released": checkpoint.resolve().name,
-            "config": stored,
-            "layers": list(layers_read(loaded.models["target"])),
-            "draft_vocabulary": drafted,
-        }
-        # Raises if it cannot be read.
-        eagle_head(Head(KIND, tensors, trained), loaded.models["target"], loaded.vocabulary)
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{checkpoint} cannot be used: {' '.join(str(error).split())[:120]}; {REMEDY}") from None
-    write_head(path, KIND, tensors, loaded, trained)
-    return path
-
-
-def read_released(folder: Path) -> tuple[Config, dict[str, Tensor]]:
-    """The configuration of a released head, and its tensors by their names there. Raises UserError."""
-    config, stored, wanted = read_head(folder, Config, shapes, REMEDY, KIND)
-    stored, drafted = in_own_names(stored), config.draft_vocab_size
-    check_tensors(folder, stored, wanted, "EAGLE-3", REMEDY, (EMBEDDING, "d2t", "t2d", *OF_TARGET))
-    if config.whole:
-        return config, {**stored, "d2t": torch.zeros(drafted)}
-    ids = torch.arange(drafted) + stored["d2t"].long()
-    named = stored["t2d"].nonzero()[:, 0] if "t2d" in stored else ids
-    if not rising(ids, config.vocab_size) or not torch.equal(named, ids):
-        raise UserError(f"{folder}: d2t and t2d do not name the same {drafted} of {config.vocab_size} tokens; {AGAIN}")
-    return config, stored
-
-
-def shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """The tensors of a released head, without those of the target. Raises ValueError as of `Config.in_head_file`."""
-    width, drafted = config.hidden_size, config.draft_vocab_size
-    attention = attention_shapes(config, 2 * width)
-    return {
-        **{f"midlayer.self_attn.{name}": shape for name, shape in attention.items()},
-        **{f"midlayer.mlp.{name}": shape for name, shape in mlp_shapes(config).items()},
-        **{name: (width,) for name, shape in SHAPES.items() if len(shape) == 1 and name != "d2t"},
-        "fc.weight": (width, 3 * config.reads),
-        "lm_head.weight": (drafted, width),
-        **({} if config.whole else {"d2t": (drafted,)}),
-        **({EMBEDDING: (config.vocab_size, width)} if config.reads != width else {}),
-    }
-
-
-def checked(folder: Path, config: Config, stored: Mapping[str, Tensor], pair: Pair) -> dict[str, Tensor]:
+def checked(folder: Path, config: Config, stored: Tensors, pair: Pair) -> dict[str, Tensor]:
     """The tensors of a head file, if they fit the pair's target. Raises UserError."""
     target = check_target(pair)
     own = config.reads != config.hidden_size
@@ -134,3 +65,53 @@ def checked(folder: Path, config: Config, stored: Mapping[str, Tensor], pair: Pa
     cut = {name: stored[name][:drafted] for name in ("d2t", "lm_head.weight")}
     kept = {name: stored[name] for name in (*SHAPES, *([EMBEDDING] * own))} | cut
     return {name: tensor.float().clone() for name, tensor in kept.items()}
+
+
+class Eagle3Importer(LayerImporter[Config]):
+    kinds = (KIND,)
+    what, config = "EAGLE-3", Config
+    optional = (EMBEDDING, "d2t", "t2d", *OF_TARGET)
+
+    def read(self, folder: Path) -> tuple[Config, Tensors]:
+        config, stored = super().read(folder)
+        drafted = config.draft_vocab_size
+        if config.whole:
+            return config, {**stored, "d2t": torch.zeros(drafted)}
+        ids = torch.arange(drafted) + stored["d2t"].long()
+        named = stored["t2d"].nonzero()[:, 0] if "t2d" in stored else ids
+        if not rising(ids, config.vocab_size) or not torch.equal(named, ids):
+            raise UserError(
+                f"{folder}: d2t and t2d do not name the same {drafted} of {config.vocab_size} tokens; {AGAIN}"
+            )
+        return config, stored
+
+    def named(self, stored: Tensors) -> Tensors:
+        return in_own_names(stored)
+
+    def shapes(self, config: Config, stored: Tensors) -> Shapes:
+        width, drafted = config.hidden_size, config.draft_vocab_size
+        attention = attention_shapes(config, 2 * width)
+        return {
+            **{f"midlayer.self_attn.{name}": shape for name, shape in attention.items()},
+            **{f"midlayer.mlp.{name}": shape for name, shape in mlp_shapes(config).items()},
+            **{name: (width,) for name, shape in SHAPES.items() if len(shape) == 1 and name != "d2t"},
+            "fc.weight": (width, 3 * config.reads),
+            "lm_head.weight": (drafted, width),
+            **({} if config.whole else {"d2t": (drafted,)}),
+            **({EMBEDDING: (config.vocab_size, width)} if config.reads != width else {}),
+        }
+
+    def fitted(self, folder: Path, form: Config, stored: Tensors, pair: Pair) -> Fitted:
+        tensors = checked(folder, form, stored, pair)
+        sizes = form.hidden_size, form.intermediate_size, len(tensors["d2t"])
+        return tensors, {
+            "config": stored_settings(config_of(*sizes, form.in_head_file())),
+            "layers": list(layers_read(pair.models["target"])),
+            "draft_vocabulary": len(tensors["d2t"]),
+        }
+
+    def check(self, head: Head, pair: Pair) -> None:
+        eagle_head(head, pair.models["target"], pair.vocabulary)
+
+
+import_head = Eagle3Importer.import_head

@@ -6,24 +6,21 @@ state itself: those of Hydra++ read a further layer on it, which is not built he
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ConfigDict, Field
 from torch import Tensor
 
-from specbench.base import files
 from specbench.base.untrusted import read_object
-from specbench.config import Settings, UserError, load_pair, validated
-from specbench.engine.models.heads import Head, hidden_size, write_head
+from specbench.config import Settings, UserError, validated
+from specbench.engine.models.heads import Head, hidden_size
 from specbench.engine.models.pair import Pair
-from specbench.engine.models.pair import load_pair as load_models
 from specbench.methods.heads import hydra, medusa
 from specbench.methods.heads.medusa import Make, of_file
-from specbench_extras.released import read_tensors
+from specbench_extras.importer import Fitted, Importer, Tensors
+from specbench_extras.released import AGAIN, OTHER_PAIR, read_tensors
 
-AGAIN = "download the released heads again"
 # How often each rank is right is in no checkpoint. Our inference: the authors tell of about 60 % for the first head's
 # first token; each further head is taken to be right 0.8 times as often, each further rank 0.35 times.
 OFFICIAL = 5  # Medusa's heads in the official code
@@ -98,62 +95,65 @@ FORMS = {
 }
 
 
-def import_head(checkpoint: Path, pair: str, out: Path | None, kind: str) -> Path:
-    """Write released heads as a head file for a pair, and return its path.
-
-    Raises UserError for a folder that holds no such heads, and for a pair whose target they do not fit.
-    """
-    form = FORMS[kind]
-    heads, layers, tensors = read_released(checkpoint, kind, form)
-    path = out or Path(f"{kind}-{checkpoint.resolve().name}.safetensors")
-    files.refuse_existing(path)
-    loaded = load_models(load_pair(pair))
-    check_sizes(checkpoint, tensors, loaded)
-    trained = {"released": checkpoint.resolve().name, "accuracies": ASSUMED[:heads], "assumed": True}
-    try:
-        made = form.make(tensors, loaded.models["target"])
-    except (ValueError, KeyError) as error:
-        raise UserError(
-            f"{checkpoint} holds no heads of {kind}: {' '.join(str(error).split())[:120]}; {AGAIN}"
-        ) from None
-    expected = {name: tensor.shape for name, tensor in made.state_dict().items()}
-    blocks = sum(bool(re.fullmatch(r"(hydra_mlp\.)?0\.\d+\.linear\.bias", name)) for name in expected)
-    if expected != {name: tensor.shape for name, tensor in tensors.items()} or (len(made), blocks) != (heads, layers):
-        raise UserError(
-            f"{checkpoint} holds no {heads} heads of {kind} with {layers} blocks, as its config.json says; {AGAIN}"
-        )
-    of_file(Head(kind, tensors, trained), loaded.models["target"], form.make)  # raises if it cannot be read
-    write_head(path, kind, tensors, loaded, trained)
-    return path
-
-
-def read_released(folder: Path, kind: str, form: Form) -> tuple[int, int, dict[str, Tensor]]:
-    """The heads and the blocks of each that config.json tells of, and the tensors of these heads. Raises UserError."""
-    stored = read_tensors(folder, form.names)
-    path = folder / "config.json"
-    config = validated(form.config, read_object(path), str(path))
-    if reason := config.refusal():
-        raise UserError(f"{path}: {reason}; name the folder of other heads")
-    numbers = {name: re.match(form.numbered, name) for name in stored}
-    heads = config.heads(len({number[1] for number in numbers.values() if number}))
-    layers: int = getattr(config, f"{kind}_num_layers")
-    tensors = {}
-    for name, tensor in stored.items():
-        number = numbers[name]
-        if not (number and int(number[1]) >= heads) and name not in form.left_out:
-            tensors[name] = tensor.float().clone()  # blocks of a head may share their tensors: `[ResBlock] * n`
-    if not all(tensor.isfinite().all() for tensor in tensors.values()):
-        raise UserError(f"{folder} holds values that are no numbers; {AGAIN}")
-    return heads, layers, tensors
-
-
-def check_sizes(folder: Path, tensors: Mapping[str, Tensor], pair: Pair) -> None:
+def check_sizes(folder: Path, tensors: Tensors, pair: Pair) -> None:
     """Raise UserError if heads do not read the states of the pair's target, or say other tokens than it."""
     target = pair.models["target"]
     width, known = hidden_size(target), target.get_output_embeddings().weight.shape[0]
-    remedy = "name the pair that they were trained for by --pair"
     for name, tensor in tensors.items():
         if re.fullmatch(r"(hydra_mlp\.)?\d+\.\d+\.linear\.bias", name) and len(tensor) != width:
-            raise UserError(f"{folder} reads {len(tensor)} values, but the target of {pair.name} has {width}; {remedy}")
+            raise UserError(
+                f"{folder} reads {len(tensor)} values, but the target of {pair.name} has {width}; {OTHER_PAIR}"
+            )
         if re.fullmatch(r"(hydra_lm_head\.\d+|\d+\.\d+)\.weight", name) and len(tensor) != known:
-            raise UserError(f"{folder} says {len(tensor)} tokens, but {pair.name} has {known}; {remedy}")
+            raise UserError(f"{folder} says {len(tensor)} tokens, but {pair.name} has {known}; {OTHER_PAIR}")
+
+
+@dataclass(frozen=True)
+class Told:
+    """What config.json tells of a file's heads."""
+
+    heads: int
+    layers: int  # blocks of each
+
+
+class DraftHeadsImporter(Importer[Told]):
+    kinds = (medusa.KIND, hydra.KIND)
+
+    def read(self, folder: Path) -> tuple[Told, dict[str, Tensor]]:
+        """The tensors of the heads that are used."""
+        form = FORMS[self.kind]
+        stored, path = read_tensors(folder, form.names), folder / "config.json"
+        config = validated(form.config, read_object(path), str(path))
+        if reason := config.refusal():
+            raise UserError(f"{path}: {reason}; name the folder of other heads")
+        numbers = {name: re.match(form.numbered, name) for name in stored}
+        heads = config.heads(len({number[1] for number in numbers.values() if number}))
+        tensors = {}
+        for name, tensor in stored.items():
+            number = numbers[name]
+            if not (number and int(number[1]) >= heads) and name not in form.left_out:
+                tensors[name] = tensor.float().clone()  # blocks of a head may share their tensors: `[ResBlock] * n`
+        if not all(tensor.isfinite().all() for tensor in tensors.values()):
+            raise UserError(f"{folder} holds values that are no numbers; {AGAIN}")
+        return Told(heads, getattr(config, f"{self.kind}_num_layers")), tensors
+
+    def fitted(self, folder: Path, form: Told, stored: Tensors, pair: Pair) -> Fitted:
+        check_sizes(folder, stored, pair)
+        told = f"{form.heads} heads of {self.kind} with {form.layers} blocks"
+        wrong = f"{folder} holds no {told}, as its config.json says; {AGAIN}"
+        try:
+            made = FORMS[self.kind].make(dict(stored), pair.models["target"])
+        except (ValueError, KeyError):
+            raise UserError(wrong) from None
+        expected = {name: tensor.shape for name, tensor in made.state_dict().items()}
+        blocks = sum(bool(re.fullmatch(r"(hydra_mlp\.)?0\.\d+\.linear\.bias", name)) for name in expected)
+        sizes = {name: tensor.shape for name, tensor in stored.items()}
+        if expected != sizes or (len(made), blocks) != (form.heads, form.layers):
+            raise UserError(wrong)
+        return dict(stored), {"accuracies": ASSUMED[: form.heads], "assumed": True}
+
+    def check(self, head: Head, pair: Pair) -> None:
+        of_file(head, pair.models["target"], FORMS[self.kind].make)
+
+
+import_head = DraftHeadsImporter.import_head

@@ -6,20 +6,18 @@ tensors are those of a sequence: blocks i < num_layers with `model.{i}.linear`, 
 num_layers times.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from specbench.base import files
 from specbench.base.untrusted import read_object
-from specbench.config import Settings, UserError, load_pair, validated
-from specbench.engine.models.heads import hidden_size, write_head
+from specbench.config import Settings, UserError, validated
+from specbench.engine.models.heads import hidden_size
 from specbench.engine.models.pair import Pair
-from specbench.engine.models.pair import load_pair as load_models
 from specbench.methods.lengths.specdecpp import KIND
+from specbench_extras.importer import Fitted, Importer, Tensors
 from specbench_extras.released import read_tensors
 
 MOST_BLOCKS = 1000
@@ -32,27 +30,7 @@ class Config(Settings):
     num_layers: int = Field(default=0, ge=0, le=MOST_BLOCKS)
 
 
-def import_head(checkpoint: Path, pair: str, out: Path | None, kind: str = KIND) -> Path:
-    """Write a released head as a head file for a pair, and return its path.
-
-    Raises UserError for a folder that holds no such head, and for a pair whose draft has another hidden size.
-    """
-    depth, tensors = read_released(checkpoint)
-    path = out or Path(f"{KIND}-{checkpoint.resolve().name}.safetensors")
-    files.refuse_existing(path)
-    loaded = load_models(load_pair(pair))
-    check_width(checkpoint, tensors, loaded)
-    trained = {
-        **RELEASED,
-        "depth": depth,
-        "shared_blocks": len(tensors["blocks.weight"]) < depth,
-        "released": checkpoint.resolve().name,
-    }
-    write_head(path, KIND, tensors, loaded, trained, "draft")
-    return path
-
-
-def check_width(checkpoint: Path, tensors: Mapping[str, Tensor], pair: Pair) -> None:
+def check_width(checkpoint: Path, tensors: Tensors, pair: Pair) -> None:
     """Raise UserError if a head does not read the hidden states of the pair's draft."""
     width, head_width = hidden_size(pair.session("draft").model), tensors["out.weight"].shape[1]
     if width != head_width:
@@ -62,36 +40,48 @@ def check_width(checkpoint: Path, tensors: Mapping[str, Tensor], pair: Pair) -> 
         )
 
 
-def read_released(folder: Path) -> tuple[int, dict[str, Tensor]]:
-    """The depth of a released head, and its tensors by their names in a head file. Raises UserError."""
-    stored = read_tensors(folder)
-    raw = read_object(folder / "config.json")
-    fields = {key: value for key, value in raw.items() if key in Config.model_fields}
-    config = validated(Config, fields, str(folder / "config.json"))
-    depth, width = config.num_layers, config.hidden_size
-    blocks = [i for i in range(depth) if f"model.{i}.linear.weight" in stored]
-    wanted = {
-        **{f"model.{i}.linear.{part}": shape for i in blocks for part, shape in _shapes(width, width)},
-        **{f"model.{depth}.{part}": shape for part, shape in _shapes(2, width)},
-    }
-    if {name: tuple(tensor.shape) for name, tensor in stored.items()} != wanted or len(blocks) not in (
-        depth,
-        min(depth, 1),
-    ):
-        raise UserError(
-            f"{folder} holds no acceptance head of {depth} blocks that read {width} values, as its "
-            "config.json says; name the folder of a released head, or download it again"
-        )
-    layers = [[stored[f"model.{i}.linear.{part}"].float() for part in ("weight", "bias")] for i in blocks]
-    if all(torch.equal(tensor, first) for layer in layers for tensor, first in zip(layer, layers[0], strict=True)):
-        layers = layers[:1]  # one block, passed `depth` times
-    return depth, {
-        "blocks.weight": torch.stack([weight for weight, _ in layers]) if layers else torch.empty(0, width, width),
-        "blocks.bias": torch.stack([bias for _, bias in layers]) if layers else torch.empty(0, width),
-        "out.weight": stored[f"model.{depth}.weight"].float(),
-        "out.bias": stored[f"model.{depth}.bias"].float(),
-    }
-
-
 def _shapes(rows: int, width: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return ("weight", (rows, width)), ("bias", (rows,))
+
+
+class AcceptanceImporter(Importer[Config]):
+    kinds = (KIND,)
+    what = "SpecDec++"
+    reads = "draft"
+
+    def read(self, folder: Path) -> tuple[Config, dict[str, Tensor]]:
+        """The tensors by their names in a head file."""
+        stored, path = read_tensors(folder), folder / "config.json"
+        fields = {key: value for key, value in read_object(path).items() if key in Config.model_fields}
+        config = validated(Config, fields, str(path))
+        depth, width = config.num_layers, config.hidden_size
+        blocks = [i for i in range(depth) if f"model.{i}.linear.weight" in stored]
+        wanted = {
+            **{f"model.{i}.linear.{part}": shape for i in blocks for part, shape in _shapes(width, width)},
+            **{f"model.{depth}.{part}": shape for part, shape in _shapes(2, width)},
+        }
+        if {name: tuple(tensor.shape) for name, tensor in stored.items()} != wanted or len(blocks) not in (
+            depth,
+            min(depth, 1),
+        ):
+            raise UserError(
+                f"{folder} holds no acceptance head of {depth} blocks that read {width} values, as its "
+                "config.json says; name the folder of a released head, or download it again"
+            )
+        layers = [[stored[f"model.{i}.linear.{part}"].float() for part in ("weight", "bias")] for i in blocks]
+        if all(torch.equal(tensor, first) for layer in layers for tensor, first in zip(layer, layers[0], strict=True)):
+            layers = layers[:1]  # one block, passed `depth` times
+        return config, {
+            "blocks.weight": torch.stack([weight for weight, _ in layers]) if layers else torch.empty(0, width, width),
+            "blocks.bias": torch.stack([bias for _, bias in layers]) if layers else torch.empty(0, width),
+            "out.weight": stored[f"model.{depth}.weight"].float(),
+            "out.bias": stored[f"model.{depth}.bias"].float(),
+        }
+
+    def fitted(self, folder: Path, form: Config, stored: Tensors, pair: Pair) -> Fitted:
+        check_width(folder, stored, pair)
+        shared = len(stored["blocks.weight"]) < form.num_layers
+        return dict(stored), {**RELEASED, "depth": form.num_layers, "shared_blocks": shared}
+
+
+import_head = AcceptanceImporter.import_head

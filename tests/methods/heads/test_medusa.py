@@ -36,6 +36,7 @@ from specbench.methods.heads.hydra import HydraDrafter
 from specbench.methods.heads.medusa import Medusa, MedusaDrafter, of_file
 from specbench.training.answered import Answered
 from specbench.training.recipe import load_recipe
+from specbench_extras import importer
 from specbench_extras.medusa import hydra as hydra_training
 from specbench_extras.medusa import released
 from specbench_extras.medusa import train as medusa_training
@@ -320,7 +321,7 @@ def checkpoint(folder, kind, safe=False, change=None, **changes):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_released_heads_draft_what_their_own_weights_say(tmp_path, pocket, monkeypatch, kind):
-    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pocket)
     folder, tensors = checkpoint(tmp_path / "heads", kind)
     file = released.import_head(folder, "pocket", tmp_path / "h.safetensors", kind)
     head = read_head(file, kind, pocket, None)
@@ -358,7 +359,7 @@ def cut(name, rows):
     ],
 )
 def test_checkpoints_that_are_refused(tmp_path, pocket, monkeypatch, kind, change, facts, words):
-    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pocket)
     folder, _ = checkpoint(tmp_path / "heads", kind, True, change, **facts)
     with one_line_error(words):
         released.import_head(folder, "pocket", tmp_path / "h.safetensors", kind)
@@ -370,7 +371,7 @@ def test_checkpoints_that_are_refused(tmp_path, pocket, monkeypatch, kind, chang
 )
 def test_how_many_of_the_heads_of_a_file_are_used(tmp_path, pocket, monkeypatch, kind, told, held, used):
     """As in the official code: five of Medusa's, whose first config.json says 2; of Hydra's as config.json says."""
-    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pocket)
 
     def more(tensors):
         for name in [name for name in tensors if name.startswith("1.")]:
@@ -384,7 +385,7 @@ def test_how_many_of_the_heads_of_a_file_are_used(tmp_path, pocket, monkeypatch,
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_that_share_their_tensors(tmp_path, pocket, monkeypatch, kind):
     """The authors' `[ResBlock(...)] * n` repeats one block: in the file, each of the n has the same tensors."""
-    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pocket)
     layers = 2 if kind == "medusa" else 3
 
     def twice(tensors):

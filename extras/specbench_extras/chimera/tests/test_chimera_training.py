@@ -20,6 +20,7 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.session import Unwatched
 from specbench.training import heads
 from specbench.training.recipe import load_recipe
+from specbench_extras import importer
 from specbench_extras.chimera import chimera
 from specbench_extras.chimera import released as released_chimera
 from specbench_extras.chimera import train as trainer
@@ -144,7 +145,7 @@ def checkpoint(folder, safe=False, change=None, outputs=1, **facts):
 
 @pytest.fixture
 def bundled(pocket, monkeypatch):
-    monkeypatch.setattr(released_chimera, "load_models", lambda *_: pocket)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pocket)
     return pocket
 
 

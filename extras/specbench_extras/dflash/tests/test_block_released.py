@@ -21,6 +21,7 @@ from specbench.engine.speculate import read_prompt
 from specbench.methods import module
 from specbench.methods.blocks import dflash
 from specbench.methods.blocks.dflash import block_head
+from specbench_extras import importer
 from specbench_extras.dflash import released
 
 # For the bundled target of 12 layers, of 192 numbers and 2,048 tokens.
@@ -65,7 +66,7 @@ def checkpoint(folder: Path, kind: str = "dflash", change=None, **changes):
 @pytest.mark.parametrize("kind", ("dflash", "dflare"))
 def test_a_released_head_drafts_what_its_own_weights_say(tmp_path, pocket, monkeypatch, kind):
     """By a second implementation, which reads the checkpoint and the target's embedding of the mask token."""
-    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pocket)
     folder, tensors = checkpoint(tmp_path / "head", kind)
     file = released.import_head(folder, "pocket", tmp_path / "h.safetensors", kind)
     head = read_head(file, kind, pocket, None)
@@ -92,7 +93,7 @@ def test_a_released_head_drafts_what_its_own_weights_say(tmp_path, pocket, monke
 
 def test_a_head_of_speculators_is_that_of_its_authors(tmp_path, pocket, monkeypatch):
     """It counts the target's layers from the state before the first one, and brings copies of the target's layers."""
-    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pocket)
     target = pocket.models["target"]
 
     def brings(tensors):
@@ -160,7 +161,7 @@ def test_a_head_of_speculators_is_that_of_its_authors(tmp_path, pocket, monkeypa
     ],
 )
 def test_checkpoints_that_do_not_fit_are_one_line(tmp_path, pocket, monkeypatch, change, changes, words):
-    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pocket)
     folder, _ = checkpoint(tmp_path / "head", "dflash", change, **changes)
     with one_line_error(words):
         released.import_head(folder, "pocket", tmp_path / "h.safetensors")
@@ -168,7 +169,7 @@ def test_checkpoints_that_do_not_fit_are_one_line(tmp_path, pocket, monkeypatch,
 
 
 def test_a_head_of_another_width_or_form(tmp_path, pocket, monkeypatch):
-    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pocket)
 
     def narrow(tensors):
         for name, tensor in tensors.items():

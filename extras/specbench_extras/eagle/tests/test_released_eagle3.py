@@ -18,6 +18,7 @@ from specbench.engine.models.heads import read_head
 from specbench.engine.session import Session
 from specbench.methods.heads import eagle3
 from specbench.methods.heads.eagle3 import eagle_head
+from specbench_extras import importer
 from specbench_extras.eagle import released_eagle3 as released
 
 SHIPPED = config.load_method("eagle3").values
@@ -25,7 +26,7 @@ SHIPPED = config.load_method("eagle3").values
 
 @pytest.mark.parametrize("kind", ("pickled", "safe"))
 def test_a_released_head_drafts_what_its_own_weights_say(tmp_path, pocket, monkeypatch, kind):
-    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pocket)
     own = pocket.models["target"].get_input_embeddings().weight.detach().bfloat16().half()
 
     def brings(tensors):
@@ -113,7 +114,7 @@ def added(name):
     ],
 )
 def test_checkpoints_that_are_no_head(tmp_path, pocket, monkeypatch, change, facts, words):
-    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pocket)
     folder, _ = checkpoint(tmp_path / "head", "safe", change, **facts)
     with one_line_error(words):
         released.import_head(folder, "pocket", tmp_path / "h.safetensors")
@@ -126,7 +127,7 @@ def test_folders_that_hold_no_checkpoint(tmp_path, pocket, monkeypatch):
             return print, ("run",)
 
     other = types.SimpleNamespace(models={"target": pair("llama")[0]}, name="tiny", vocabulary=96)
-    monkeypatch.setattr(released, "load_models", lambda *_: other)
+    monkeypatch.setattr(importer, "load_models", lambda *_: other)
     folder, _ = checkpoint(tmp_path / "head")
     for word, spoil in (
         ("reads 192 values, but the target of tiny has 32", lambda: None),

@@ -16,6 +16,7 @@ from specbench.engine.models.heads import read_head
 from specbench.engine.session import Session
 from specbench.methods.heads import eagle3
 from specbench.methods.heads.eagle3 import SHAPES, eagle_head
+from specbench_extras import importer
 from specbench_extras.eagle import released as released_eagle
 from specbench_extras.eagle import released_eagle3 as released
 
@@ -57,7 +58,7 @@ SPECFORGE = {
 
 @pytest.fixture
 def bundled(pocket, monkeypatch):
-    monkeypatch.setattr(released, "load_models", lambda *_: pocket)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pocket)
     return pocket
 
 

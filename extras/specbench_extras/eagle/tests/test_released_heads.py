@@ -18,6 +18,7 @@ from specbench.engine.models.heads import read_head
 from specbench.engine.session import LAST, Unwatched
 from specbench.methods.heads import eagle
 from specbench.methods.layers import kangaroo
+from specbench_extras import importer
 from specbench_extras.eagle import released as released_eagle
 from specbench_extras.kangaroo import released as released_adapter
 
@@ -25,7 +26,7 @@ TEXT = [5, 17, 900, 33, 210, 8]
 SIZES = {"hidden_size": 192, "intermediate_size": 64, "num_attention_heads": 6, "num_key_value_heads": 3}
 VICUNA = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "vocab_size": 32000}
 KINDS = ("eagle", "hass", "kangaroo")
-MODULE = {"eagle": released_eagle, "hass": released_eagle, "kangaroo": released_adapter}
+IMPORTER = {"eagle": released_eagle.EagleImporter(), "kangaroo": released_adapter.KangarooImporter()}
 
 
 def import_head(kind, folder, out):
@@ -65,8 +66,7 @@ def checkpoint(folder, kind, safe=False, change=None, **changes):
 
 @pytest.fixture
 def bundled(pocket, monkeypatch):
-    for module in (released_eagle, released_adapter):
-        monkeypatch.setattr(module, "load_models", lambda *_: pocket)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pocket)
     return pocket
 
 
@@ -117,8 +117,8 @@ def test_a_released_adapter_drafts_what_its_own_weights_say(tmp_path, bundled):
 @pytest.mark.parametrize(("kind", "millions"), [("eagle", 236), ("kangaroo", 67)])
 def test_the_shapes_are_those_of_the_released_heads_for_vicuna_7b(kind, millions):
     """The papers: EAGLE's head has 0.24 billion numbers, Kangaroo's adapter 67 million."""
-    facts = MODULE[kind].Config(**VICUNA)
-    assert round(sum(map(math.prod, MODULE[kind].shapes(facts).values())) / 1e6) == millions
+    facts = IMPORTER[kind].config(**VICUNA)
+    assert round(sum(map(math.prod, IMPORTER[kind].shapes(facts, {}).values())) / 1e6) == millions
 
 
 @pytest.mark.parametrize(("layers", "expected"), [(32, 2), (40, 3), (12, None)])
@@ -158,7 +158,7 @@ def cut(name):
         ("hass", cut("layers.0.mlp.down_proj.weight"), {}, "down_proj.weight is 100 x 64, and its config.json"),
         ("hass", lambda t: t["fc.weight"].fill_(torch.nan), {}, "no numbers"),
         ("hass", lambda t: t.update({"embed_tokens.weight": torch.zeros(2048, 192)}), {}, "embeddings that are not"),
-        ("kangaroo", without("norm.weight"), {}, "it lacks norm.weight; name the folder of an adapter"),
+        ("kangaroo", without("norm.weight"), {}, "it lacks norm.weight; name the folder of a head"),
         ("kangaroo", added("layers.0.mlp.up_proj.weight"), {}, "it has layers.0.mlp.up_proj.weight too"),
         ("kangaroo", None, {"num_hidden_layers": 2}, "it has 2 layers, and Kangaroo's adapter has 1"),
         ("kangaroo", None, {"exit_layer": None}, "write exit_layer into it"),

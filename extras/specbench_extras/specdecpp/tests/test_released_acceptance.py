@@ -14,6 +14,7 @@ from specbench.cli import app
 from specbench.engine.models.heads import read_head
 from specbench.engine.models.pair import Pair
 from specbench.methods.lengths import specdecpp
+from specbench_extras import importer
 from specbench_extras.specdecpp import released
 
 WIDTH = 32
@@ -66,7 +67,7 @@ def shared(layers: int) -> Head:
 @pytest.mark.parametrize("kind", ("safe", "every", "pickled"))
 @pytest.mark.parametrize("layers", (0, 1, 3))
 def test_a_released_head_gives_what_its_own_layers_give(tmp_path, pair, monkeypatch, kind, layers):
-    monkeypatch.setattr(released, "load_models", lambda *_: pair)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pair)
     original, out = shared(layers), tmp_path / "h.safetensors"
     made_of = released.import_head(checkpoint(tmp_path / "best", original, layers, kind), "pocket", out)
     head = read(made_of, pair)
@@ -80,7 +81,7 @@ def test_a_released_head_gives_what_its_own_layers_give(tmp_path, pair, monkeypa
 
 
 def test_blocks_that_differ_are_kept_each(tmp_path, pair, monkeypatch):
-    monkeypatch.setattr(released, "load_models", lambda *_: pair)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pair)
     original = Head([Block(WIDTH) for _ in range(3)])
     folder = checkpoint(tmp_path / "own", original, 3)
     head = read(released.import_head(folder, "pocket", tmp_path / "h"), pair)
@@ -131,11 +132,11 @@ def test_what_is_no_released_head_is_one_line(tmp_path, spoil, message):
     folder = checkpoint(tmp_path / "best", Head([Block(WIDTH) for _ in range(2)]), 2, "every")
     spoil(folder)
     with one_line_error(str(folder), match=message):
-        released.read_released(folder)
+        released.AcceptanceImporter().read(folder)
 
 
 def test_the_import_command(tmp_path, pair, monkeypatch):
-    monkeypatch.setattr(released, "load_models", lambda *_: pair)
+    monkeypatch.setattr(importer, "load_models", lambda *_: pair)
     folder, out = checkpoint(tmp_path / "best", shared(3), 3), tmp_path / "head.safetensors"
     words = ["import", "specdecpp-head", str(folder)]
     for more, message in (
