@@ -9,7 +9,6 @@ OPTTREE is github.com/Jikai0Wang/OPT-Tree at 4f87f54e. Its file opt_classic/tree
 import sys
 
 import torch
-from checkout import module, store
 
 SIZE = 12  # of the vocabulary
 
@@ -42,6 +41,8 @@ def case(number: int, official) -> dict:
 
 
 def main(checkout: str, out: str, count: str = "40") -> None:
+    from checkout import module, store  # the tests read this file, too
+
     store(case, module(checkout, "opt_classic/tree.py"), out, count)
 
 

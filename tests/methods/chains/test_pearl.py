@@ -6,6 +6,7 @@ import torch
 from builders_engine import build, made
 from gates import DEVICE, decode, lively_prompt, pair
 from law import Fit, fit
+from official import pearl as own
 from official_cases import official_cases
 from recalled import recalled
 from refusals import one_line_error
@@ -22,15 +23,8 @@ ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 LONG = pytest.mark.long
 
 
-def official_scores(tokens: list[int], draft: bool) -> list[float]:
-    """The models of tests/official/pearl.py."""
-    last, before = tokens[-1], tokens[-2] if len(tokens) > 1 else 0
-    mixed = (7 * last + 3) * (1 if draft and before % 4 == 0 else 2 + before) + len(tokens) // 8
-    return [((mixed + 1) * (word + 3) * (word + 10) % 1009 + word / 64) / 50 for word in range(20)]
-
-
 class Official:
-    """Target and drafter over them, which keep the text and no cache."""
+    """Target and drafter of its program's scores, which keep the text and no cache."""
 
     lengths = Lengths()
 
@@ -42,7 +36,7 @@ class Official:
 
     def forward(self, tokens):
         begun, self.text = len(self.text), [*self.text, *tokens]
-        rows = [official_scores(self.text[: end + 1], False) for end in range(begun, len(self.text))]
+        rows = [own.scores(self.text[: end + 1], False) for end in range(begun, len(self.text))]
         return Scored(torch.tensor(rows))
 
     def truncate(self, length):
@@ -51,7 +45,7 @@ class Official:
     def propose(self, context, gamma, sampling, rng):
         text = list(context)
         for _ in range(gamma):
-            said = official_scores(text, True)
+            said = own.scores(text, True)
             text.append(said.index(max(said)))
         return Draft(torch.tensor(text[len(context) :]), None)
 

@@ -2,13 +2,13 @@
 
 import copy
 import functools
-import math
 
 import naive_eagle
 import naive_feature_head as naive
 import oracle
 import pytest
 import torch
+from drafted_trees import paths
 from gates import decode, lively_prompt, pair
 from jobs import own_answers
 from law import V, fit, small_target
@@ -29,9 +29,8 @@ from specbench.engine.types import Sampling, Scored
 from specbench.methods.heads.eagle import Settings, feature_head
 from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter
 from specbench.training.answered import Answered, blocks
-from specbench.training.eagle3.fit import DraftStep
-from specbench.training.recipe import load_recipe, recipes
-from specbench_extras.eagle.fit import FeatureTraining, first_head, loss_of
+from specbench.training.recipe import load_recipe
+from specbench_extras.eagle.fit import FeatureTraining, first_head
 from specbench_extras.eagle.recipe import FeatureRecipe
 from specbench_extras.eagle.train import PRESETS
 
@@ -68,10 +67,8 @@ def test_trees_are_those_of_its_own_code():
             if end > 10:
                 drafter.unread = head.fuse(states[10:end])
             draft = drafter.propose(text[: end + 1], case["size"][2] + 1, Sampling(), torch.Generator())
-            paths: list[tuple[int, ...]] = []
-            for token, parent in zip(draft.tokens.tolist(), draft.parents, strict=True):
-                paths.append((*(paths[parent] if parent >= 0 else ()), token))
-            assert set(paths) == {tuple(path[: level + 1]) for path in expected for level in range(len(path))}
+            drafted = paths(draft.tokens.tolist(), draft.parents)
+            assert set(drafted) == {tuple(path[: level + 1]) for path in expected for level in range(len(path))}
 
 
 @functools.cache
@@ -173,10 +170,8 @@ def test_drafts_equal_those_without_cache(monkeypatch, fuse):
         def after(path, context=context):
             return (output @ naive_states("llama", model, fuse, context, list(path))[0][-1]).tolist()
 
-        paths: list[tuple[int, ...]] = []
-        for token, parent in zip(draft.tokens.tolist(), draft.parents, strict=True):
-            paths.append((*(paths[parent] if parent >= 0 else ()), token))
-        assert paths == naive_eagle.tree(after, 3, 2, 11)
+        drafted = paths(draft.tokens.tolist(), draft.parents)
+        assert drafted == naive_eagle.tree(after, 3, 2, 11)
 
 
 # Sampling
@@ -240,31 +235,6 @@ def test_the_losses_of_all_steps_are_those_of_a_head_without_cache(fuse):
         results = [float(loss) for loss in run.losses(block)]
     assert results == pytest.approx(expected, rel=1e-3)
     assert run.learn(answered()) == pytest.approx(sum(expected) / places, rel=1e-3)
-
-
-def test_a_loss_by_hand():
-    """One place of two counts. The state is wrong by 2 and 0.5: smooth L1 of 1.5 and 0.125, on the mean 0.8125."""
-    logits = torch.tensor([[[0.5, 0.25, 0.25], [1.0, 1.0, 1.0]]]).log()
-    taught = torch.tensor([[[0.2, 0.5, 0.3], [1.0, 1.0, 1.0]]]).log()
-    carried, wanted = torch.tensor([[[2.0, 0.5], [9.0, 9.0]]]), torch.zeros(1, 2, 2)
-    step = DraftStep(logits, taught, torch.tensor([[1, 0]]), torch.tensor([[True, False]]), carried)
-    entropy = -(0.2 * math.log(0.5) + 0.5 * math.log(0.25) + 0.3 * math.log(0.25))
-    best = -(0.5 * math.log(0.25) + 0.3 * math.log(0.25))
-    for weights, expected in (((1.0, 0.0, 0.0), 0.8125), ((0.0, 1.0, 0.0), entropy), ((0.0, 0.0, 1.0), best)):
-        names = ("regression", "cross_entropy", "distillation")
-        chosen = recipe("hass", top_k=2, **dict(zip(names, weights, strict=True)))
-        assert float(loss_of(step, wanted, chosen)) == pytest.approx(expected, rel=1e-5)
-
-
-def test_recipes_have_sources_and_differ_as_the_papers_do():
-    chosen = {preset: FeatureRecipe(**load_recipe(f"eagle-{preset}", []).values) for preset in PRESETS}
-    assert [one.fuse for one in chosen.values()] == ["fc", "fc", "gated", "dgf"]
-    assert [one.steps for one in chosen.values()] == [1, 3, 1, 1]
-    assert [one.distillation for one in chosen.values()] == [0, 1, 0, 0]
-    for preset in PRESETS:
-        raw = recipes()[f"eagle-{preset}"].read_text()
-        assert raw.count("    source:") == len(FeatureRecipe.model_fields)
-        assert config.load_method(preset).values["recipe"] == preset
 
 
 # Files

@@ -10,6 +10,7 @@ import oracle
 import pytest
 import torch
 from cases import architectures, mostly_long
+from drafted_trees import paths
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair
 from law import V, fit, small_target
 from recalled import recalled
@@ -168,10 +169,8 @@ def test_every_draft_equals_one_without_cache(monkeypatch, architecture, size):
             return naive.predicted(weights, states[-1]).tolist()
 
         expected = [tuple(ids[i] for i in path) for path in naive.tree(behind, top_k, depth, total - 1)]
-        paths: list[tuple[int, ...]] = []
-        for token, parent in zip(draft.tokens.tolist(), draft.parents, strict=True):
-            paths.append((*(paths[parent] if parent >= 0 else ()), token))
-        assert paths == expected
+        drafted = paths(draft.tokens.tolist(), draft.parents)
+        assert drafted == expected
 
 
 # Greedy texts

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from drafted_trees import paths
 from gates import DEVICE, GREEDY
 from official_cases import official_cases
 from torch import nn
@@ -39,13 +40,6 @@ def load(model: nn.Module, tensors: dict[str, torch.Tensor], shared: dict[str, s
     """With these tensors, of which `shared` are parts of one block: each is as the one that it names."""
     model.load_state_dict({name: tensors[shared.get(name, name)] for name in tensors})
     return model.double().to(DEVICE)
-
-
-def paths(tokens: list[int], parents) -> list[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(tokens, parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
 
 
 def output() -> nn.Linear:

@@ -12,11 +12,13 @@ import pytest
 import torch
 from builders_engine import build
 from cases import architectures
+from drafted_trees import paths
 from forms import alone_steps, lists, played
 from gates import DEVICE, GREEDY, decode, lively
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from law import fit
+from official import swift_search as own
 from official_cases import official_cases
 from recalled import recalled
 from refusals import one_line_error
@@ -254,10 +256,8 @@ def test_trees_are_those_of_its_own_code():
     steps = []
     for case in official_cases("swift"):
         draft, _ = drafted(case["rows"], gamma=case["gamma"], kind=Given)
-        paths: list[tuple[int, ...]] = []
-        for token, parent in zip(draft.tokens.tolist(), draft.parents, strict=True):
-            paths.append((*(paths[parent] if parent >= 0 else ()), token))
-        assert set(paths) == {tuple(path[: end + 1]) for path in case["paths"] for end in range(len(path))}
+        nodes = paths(draft.tokens.tolist(), draft.parents)
+        assert set(nodes) == {tuple(path[: end + 1]) for path in case["paths"] for end in range(len(path))}
         steps.append(len(case["rows"]))
     assert 1 in steps and max(steps) > 4
 
@@ -403,17 +403,8 @@ RNG = torch.Generator(DEVICE)
 
 def weights_of_its_own_code(seed):
     """A tiny Llama as in tests/official/swift_search.py: inner layers say less than the others."""
-    facts = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 8}
-    facts |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024}
-    made = LlamaForCausalLM(LlamaConfig(**facts, tie_word_embeddings=False)).double().eval()
-    rng, tensors = torch.Generator().manual_seed(seed), {}
-    for name, own in sorted(made.state_dict().items()):
-        tensor = torch.randn(*own.shape, generator=rng, dtype=torch.float64)
-        inner = name.startswith("model.layers.") and 0 < int(name.split(".")[2]) < 7
-        size = 0.4 if inner and ("o_proj" in name or "down_proj" in name) else 8 if "lm_head" in name else 1
-        tensors[name] = tensor if "embed" in name else size * tensor / own.shape[-1] ** 0.5 + ("norm" in name)
-    tensors["lm_head.weight"][0] = 0
-    made.load_state_dict(tensors)
+    made = LlamaForCausalLM(LlamaConfig(**own.CONFIG)).double().eval()
+    made.load_state_dict(own.weights({name: tensor.shape for name, tensor in made.state_dict().items()}, seed))
     return made.to(DEVICE)
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
 from specbench.engine.drafters import ModelDrafter
-from specbench.engine.lengths import DraftToken, Lengths
+from specbench.engine.lengths import Lengths
 from specbench.engine.session import LAST, Session
 from specbench.engine.types import Sampling, Verdict
 from specbench.methods.chains.sps import SpS
@@ -267,26 +267,6 @@ def test_a_draft_ends_behind_an_end_token():
         assert end not in one[:-1] and (len(one) == 6 or one[-1] == end)
 
 
-def test_specserve_by_hand():
-    """A cost of .5 a token. One token of .8 promises 1.8 in 1.5 = 1.2; two 2.44 in 2 = 1.22, so the draft goes on.
-
-    Then a token of .5: 1 + .8 + .4 = 2.2 in 2 = 1.1; with another one 2.4 in 2.5 = .96. So it ends, unless the
-    threshold is below .96 / 1.1 = .873.
-    """
-    for threshold, stops in ((1.0, True), (0.88, True), (0.86, False)):
-        lengths = Efficiency(0.5, threshold, shortest=1)
-        lengths.most(20, 10)
-        results = [lengths.enough(step, chance(q)) for step, q in ((1, 0.8), (2, 0.5))]
-        assert results == [False, stops]
-        assert lengths.predictions(3) == pytest.approx((0.8, 0.5, math.nan), nan_ok=True)
-
-
-def chance(q: float) -> DraftToken:
-    """A token that was drawn with probability q."""
-    probs = torch.tensor([[q, 1 - q]], dtype=torch.float64)
-    return DraftToken(torch.tensor([0]), probs.log(), probs, None)
-
-
 def test_heuristic_by_hand_and_afresh_for_each_text():
     lengths = Heuristic(5)
     for _ in range(2):
@@ -374,45 +354,6 @@ def test_the_oracle_drafts_on_behind_what_it_knows_and_refuses_to_sample():
     with pytest.raises(ValueError, match="greedy texts only"):
         method.check(Sampling(1.0))
     method.check(GREEDY)
-
-
-def test_the_bandit_is_linucb_on_what_a_round_brings():
-    """The same decisions as Algorithm 1 written out with its sums, over made-up rounds."""
-    rng = np.random.default_rng(0)
-    arms, cost, alpha = (1, 3, 6), 0.1, 0.7
-    bandit = Bandit(arms, cost, alpha)
-    gram = [np.eye(3) for _ in arms]
-    sums = [np.array([k + 1.0, 0, 0]) for k in arms]
-    tokens = spent = 0.0
-    chosen = []
-    for _ in range(300):
-        sure = rng.random() < 0.5
-        q = torch.tensor([0.95, *rng.dirichlet([1.0] * 5) * 0.05] if sure else rng.dirichlet([9.0] * 6))
-        token = torch.tensor([int(q.argmax())])
-        bandit.most(20, 5)
-        stops = [bandit.enough(step, DraftToken(token, q[None].log(), q[None], None)) for step in range(1, 7)]
-        x = np.array([1.0, float(q.max()), -sum(float(v) * math.log(float(v)) for v in q if v > 0)])
-        bounds = [
-            np.linalg.solve(a, b) @ x
-            + alpha * math.sqrt(x @ np.linalg.solve(a, x))
-            - (tokens / spent if spent else 0.0) * (1 + cost * k)
-            for a, b, k in zip(gram, sums, arms, strict=True)
-        ]
-        arm = int(np.argmax(bounds))
-        assert stops.index(True) + 1 == arms[arm]
-        stood = int(min(arms[arm], rng.geometric(0.05 if sure else 0.8) - 1))
-        bandit.observe(verdict(stood, arms[arm]))
-        tokens, spent = tokens + stood + 1, spent + 1 + cost * arms[arm]
-        gram[arm] += np.outer(x, x)
-        sums[arm] += (stood + 1) * x
-        chosen.append((sure, arms[arm]))
-    for_sure, unsure = ([arm for sure, arm in chosen[100:] if sure is kind] for kind in (True, False))
-    assert np.mean(for_sure) > 5 and np.mean(unsure) < 2
-    again = Bandit(arms, cost, alpha)
-    again.restore(bandit.state())
-    assert again.state() == bandit.state()
-    again.reset()
-    assert again.state() == Bandit(arms, cost, alpha).state()
 
 
 def test_a_shared_block_is_gone_through_depth_times():

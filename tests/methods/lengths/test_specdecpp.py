@@ -3,8 +3,8 @@
 import torch
 from cases import mostly_long
 from gates import DEVICE, GREEDY, decode
+from official import specdecpp as own
 from official_cases import official_cases
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from specbench.engine import drafters
 from specbench.engine.drafters import ModelDrafter
@@ -13,34 +13,11 @@ from specbench.engine.types import Sampling
 from specbench.methods.chains.sps import SpS
 from specbench.methods.lengths.specdecpp import AcceptanceHead, Predicted
 
-WIDTH, END = 32, 7
-FACTS = {"vocab_size": 40, "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 3}
-FACTS |= {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False}
-
-
-def weights(shapes, seed):
-    """Random numbers as in tests/official/specdecpp.py."""
-    rng, made = torch.Generator().manual_seed(seed), {}
-    for name, shape in sorted(shapes.items()):
-        tensor = torch.randn(*shape, generator=rng, dtype=torch.float64)
-        size = 4 if "lm_head" in name else 1
-        made[name] = tensor if "embed" in name else size * tensor / shape[-1] ** 0.5 + ("norm" in name)
-    return made
-
-
-def models(seed):
-    made = [LlamaForCausalLM(LlamaConfig(**FACTS)).double().eval() for _ in range(2)]
-    shapes = {name: own.shape for name, own in made[0].state_dict().items()}
-    tensors, noise = weights(shapes, seed), weights(shapes, 100 + seed)
-    made[0].load_state_dict(tensors)
-    made[1].load_state_dict({name: own if "norm" in name else own + 0.1 * noise[name] for name, own in tensors.items()})
-    return [model.to(DEVICE) for model in made]
-
 
 def head(seed):
     depth = seed % 3
-    last = weights({f"model.{depth}.weight": (2, WIDTH), f"model.{depth}.bias": (2,)}, 200 + seed)
-    block = weights({"weight": (WIDTH, WIDTH), "bias": (WIDTH,)}, 300 + seed)
+    last = own.weights({f"model.{depth}.weight": (2, own.WIDTH), f"model.{depth}.bias": (2,)}, 200 + seed)
+    block = own.weights({"weight": (own.WIDTH, own.WIDTH), "bias": (own.WIDTH,)}, 300 + seed)
     blocks = [block["weight"][None], block["bias"][None]]
     if not depth:
         blocks = [blocks[0][:0], blocks[1][:0]]
@@ -56,14 +33,14 @@ def test_drafts_end_where_its_own_code_ends_them(monkeypatch, number):
     """
     case = official_cases("specdecpp")[number]
     threshold, shortest, longest = case["limits"]
-    target, draft = models(case["seed"])
-    ends = frozenset([END]) if case["ends"] else frozenset()
+    target, draft = (model.to(DEVICE) for model in own.models(case["seed"]))
+    ends = frozenset([own.END]) if case["ends"] else frozenset()
     drafter = ModelDrafter(Session(draft, "draft"), Predicted(head(case["seed"]), threshold, shortest, {}), ends)
-    own = drafters.draw
+    draw = drafters.draw
     sampling = GREEDY if case["greedy"] else Sampling(1.0)
 
     def drawn(*given):
-        token, q = own(*given)
+        token, q = draw(*given)
         return (token if case["greedy"] else torch.tensor([waiting.pop(0)], device=DEVICE)), q
 
     monkeypatch.setattr(drafters, "draw", drawn)
@@ -87,6 +64,5 @@ def test_the_cases_say_something():
     assert len(lengths) > 350 and len(set(lengths)) > 15
     assert any(len(draft) == case["limits"][1] for case in cases for draft in case["drafts"])
     assert any(len(draft) == case["limits"][2] for case in cases for draft in case["drafts"])
-    assert any(
-        END in draft and len(draft) < case["limits"][2] for case in cases if case["ends"] for draft in case["drafts"]
-    )
+    ended = [(draft, case["limits"][2]) for case in cases if case["ends"] for draft in case["drafts"]]
+    assert any(own.END in draft and len(draft) < longest for draft, longest in ended)

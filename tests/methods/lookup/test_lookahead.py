@@ -12,6 +12,7 @@ from builders_engine import build, lonely
 from cases import architectures, mostly_long
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, without_looking
 from law import fit
+from official import lookahead as own
 from official_cases import official_cases
 from recalled import recalled
 from refusals import one_line_error
@@ -56,14 +57,8 @@ def calm(seed: int, attention: float, vocab: int = 24):
     return model.to(DEVICE)
 
 
-def official_scores(text: list[int]) -> list[float]:
-    """The model of tests/official/lookahead.py."""
-    mixed = (31 * text[-1] + 7 * (text[-2] if len(text) > 1 else 0) + 11 + 5 * (len(text) // 16)) % 997
-    return [(mixed * (word + 3) * (word + 8) % 613 + word / 16) / 80 for word in range(12)]
-
-
 class Official:
-    """A target that tells these scores, and `first` after the prompt."""
+    """A target that tells the scores of its program, and `first` after the prompt."""
 
     device = torch.device("cpu")
 
@@ -72,13 +67,13 @@ class Official:
 
     def restart(self, prompt):
         self.text = list(prompt)
-        return Scored(torch.eye(12)[[self.first]])
+        return Scored(torch.eye(own.SIZE)[[self.first]])
 
     def forward(self, tokens, parents):
         self.fed = []
         for token, parent in zip(tokens, parents, strict=True):
             self.fed.append([*(self.fed[parent] if parent >= 0 else self.text), token])
-        return Scored(torch.tensor([official_scores(text) for text in self.fed]))
+        return Scored(torch.tensor([own.scores(text) for text in self.fed]))
 
     def keep(self, start, path):
         self.text = self.fed[path[-1] + 1 if path else 0]  # `path` counts from after the last committed token

@@ -8,8 +8,10 @@ import pytest
 import torch
 from builders_engine import build, lonely
 from cases import mostly_long
+from drafted_trees import paths
 from gates import DEVICE, GREEDY, decode
 from law import Fit, fit
+from official import recycling as own
 from official_cases import official_cases
 from recalled import recalled
 from refusals import one_line_error
@@ -43,7 +45,7 @@ def test_trees_are_those_of_its_own_code():
             levels = [len(path) for path in paths(draft.tokens.tolist(), draft.parents)]
             places = [done, *(done + level for level in levels)]
             tokens = [tree[0], *draft.tokens.tolist()]
-            rows = [official_scores(token, place) for token, place in zip(tokens, places, strict=True)]
+            rows = [own.scores(token, place) for token, place in zip(tokens, places, strict=True)]
             if tree is not text["trees"][-1]:  # the text ended within its draft
                 drafter.successors.learn(torch.tensor(tokens), torch.tensor(rows))
             at, known = (), dict(zip(paths(draft.tokens.tolist(), draft.parents), range(1, len(rows)), strict=True))
@@ -54,19 +56,6 @@ def test_trees_are_those_of_its_own_code():
                     break
             trees += 1
     assert trees == 49
-
-
-def official_scores(token: int, place: int) -> list[float]:
-    """The model of tests/official/recycling.py."""
-    mixed = (token * token + 3, 29 * (place % 5))
-    return [(mixed[0] * (word + 5) * (word + 11) + mixed[1] * word) % 4999 + word / 64 for word in range(40)]
-
-
-def paths(tokens, parents) -> list[tuple[int, ...]]:
-    every: list[tuple[int, ...]] = []
-    for token, parent in zip(tokens, parents, strict=True):
-        every.append((*(every[parent] if parent >= 0 else ()), token))
-    return every
 
 
 def test_a_smaller_template_has_its_likeliest_nodes():

@@ -13,6 +13,7 @@ from gates import DEVICE, GREEDY, decode, lively_prompt, pair, sps, tiny
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from judging import assert_rounds, assert_same_rounds, judged
+from official import fly as own
 from official_cases import official_cases
 from recalled import recalled
 from watched import Told, reads_of_tensors
@@ -39,19 +40,8 @@ def fly(architecture: str = "llama", **changes) -> FLy:
     return FLy(Session(target, "target"), ModelDrafter(Session(draft, "draft")), chosen(**changes))
 
 
-def official_scores(tokens: list[int], draft: bool) -> list[float]:
-    """The models of tests/official/fly.py."""
-    last, before = tokens[-1], tokens[-2] if len(tokens) > 1 else 0
-    mixed = (7 * last + 3) * (2 + before % 3) + len(tokens) // 24
-    row = [((mixed + 1) * (word + 3) * (word + 10) % 211 + word / 64) / (300 if last % 3 else 30) for word in range(20)]
-    if draft and len(tokens) % 9 == 5:
-        order = sorted(range(20), key=lambda word: -row[word])
-        row[order[0]], row[order[1]] = row[order[1]], row[order[0]]
-    return row
-
-
 class Official:
-    """A session over them; the target tells `first` after the prompt."""
+    """A session over the scores of its program; the target tells `first` after the prompt."""
 
     trees = True
     device = torch.device("cpu")
@@ -68,9 +58,9 @@ class Official:
 
     def forward(self, tokens, **_):
         begun, self.text = len(self.text), [*self.text, *map(int, tokens)]
-        rows = [official_scores(self.text[: end + 1], self.draft) for end in range(begun, len(self.text))]
+        rows = [own.scores(self.text[: end + 1], self.draft) for end in range(begun, len(self.text))]
         if not begun and not self.draft:
-            rows[-1] = [float(word == self.first) for word in range(20)]
+            rows[-1] = [float(word == self.first) for word in range(own.SIZE)]
         return Scored(torch.tensor(rows))
 
     def catch_up(self, context, hidden=()):

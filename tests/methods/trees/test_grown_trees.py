@@ -10,7 +10,9 @@ import pytest
 import torch
 from builders_engine import build
 from cases import architectures
+from drafted_trees import paths
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, tiny
+from official import opt_tree as own
 from official_cases import official_cases
 from refusals import one_line_error
 from tabled import draw_for_each_branch, p_of_texts, p_with_caches
@@ -27,14 +29,6 @@ from specbench.methods.trees.rsd import TreeSpeculation
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 EAGLE2 = partial(eagle3.grow, top_k=3, depth=2, most=7)
 OPT = partial(opt_tree.grow, nodes=6, threshold=0.05, levels=3)
-
-
-def paths(tokens, parents) -> list[tuple[int, ...]]:
-    """The nodes of a tree as paths of tokens from the context."""
-    results: list[tuple[int, ...]] = []
-    for token, parent in zip(tokens, parents, strict=True):
-        results.append((*(results[parent] if parent >= 0 else ()), token))
-    return results
 
 
 @pytest.mark.parametrize("architecture", ("llama", "gemma2"))
@@ -137,7 +131,7 @@ def test_opt_trees_are_those_of_its_own_code():
         asked: list[list[tuple[int, ...]]] = []
 
         def rows(every, seed=case["seed"]):
-            return torch.tensor([official_chances(path, seed) for path in every])
+            return torch.tensor([own.chances(path, seed) for path in every])
 
         def read(tokens, followed, asked=asked, rows=rows):
             above = [()] * len(tokens) if followed is None else [asked[-1][place] for place in followed.tolist()]
@@ -148,14 +142,6 @@ def test_opt_trees_are_those_of_its_own_code():
         result = opt_tree.grow(rows([()])[0], read, **size)
         assert sorted(map(list, paths(result.tokens.tolist(), result.parents.tolist()))) == case["paths"]
     assert config.load_method("opt-tree").values["gamma"] == 10 - 1
-
-
-def official_chances(path: tuple[int, ...], seed: int) -> list[float]:
-    """The draft model of tests/official/opt_tree.py."""
-    mixed = seed
-    for token in path:
-        mixed = (31 * mixed + 7 * token + 3) % 9973
-    return [((mixed + 1) * (word + 2) * (word + 9) % 1009 + word / 64) / 60 for word in range(12)]
 
 
 def test_opt_tree_sizes_differ_from_round_to_round():

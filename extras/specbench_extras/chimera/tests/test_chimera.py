@@ -8,6 +8,7 @@ import naive_eagle
 import oracle
 import pytest
 import torch
+from drafted_trees import paths
 from gates import DEVICE, decode, lively_prompt, pair
 from jobs import own_answers
 from law import V, fit, small_target
@@ -147,10 +148,7 @@ def test_drafts_equal_those_without_cache(monkeypatch):
         def after(path, context=context):
             return naive_drafted("llama", model, context, list(path))[1].tolist()
 
-        paths: list[tuple[int, ...]] = []
-        for token, parent in zip(draft.tokens.tolist(), draft.parents, strict=True):
-            paths.append((*(paths[parent] if parent >= 0 else ()), token))
-        assert paths == naive_eagle.tree(after, 3, 2, 11)
+        assert paths(draft.tokens.tolist(), draft.parents) == naive_eagle.tree(after, 3, 2, 11)
 
 
 # Sampling

@@ -98,7 +98,7 @@ def test_rounds_equal_those_by_hand():
 
 
 def drafts_of_its_own_code(case, size):
-    """What `easyspec` drafts as the text of a case grows, with the draft model of tests/official/easyspec.py."""
+    """What `easyspec` drafts as the text of a case grows, with the draft model of official/easyspec.py."""
     facts = {"vocab_size": 48, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 8}
     facts |= {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False}
     draft = LlamaForCausalLM(LlamaConfig(**facts)).double().eval()

@@ -4,6 +4,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build, lonely
+from drafted_trees import paths
 from gates import DEVICE, decode, lively_prompt, pair
 from law import Fit, fit
 from official_cases import official_cases
@@ -71,15 +72,8 @@ def test_drafts_are_those_of_its_own_code():
             drafter.propose([*context, last], settings.gamma, Sampling(), torch.Generator())
             context = context + tokens
         draft = drafter.propose([*context, last], settings.gamma, Sampling(), torch.Generator())
-        paths = paths_of(draft.tokens.tolist(), draft.parents)
-        assert set(paths) == {tuple(path[: end + 1]) for path in case["drafts"] for end in range(len(path))}
-
-
-def paths_of(tokens, parents) -> list[tuple[int, ...]]:
-    paths: list[tuple[int, ...]] = []
-    for token, parent in zip(tokens, parents, strict=True):
-        paths.append((*(paths[parent] if parent >= 0 else ()), token))
-    return paths
+        drafted = paths(draft.tokens.tolist(), draft.parents)
+        assert set(drafted) == {tuple(path[: end + 1]) for path in case["drafts"] for end in range(len(path))}
 
 
 def naive_paths(text, scores, settings) -> list[tuple[int, ...]]:
@@ -120,7 +114,7 @@ def test_texts_and_trees_equal_a_decoder_without_cache_or_index():
         text = [*prompt, *rounds[0].tokens]
         for round_ in rounds[1:-1]:
             expected = naive_paths(text, oracle.next_logits(model, text[:-1]).tolist(), settings)
-            assert paths_of(round_.verdict.drafted, round_.verdict.parents) == expected
+            assert paths(round_.verdict.drafted, round_.verdict.parents) == expected
             text += round_.tokens
             stood += round_.accepted
     assert stood > 5

@@ -115,7 +115,7 @@ def test_every_block_equals_one_without_cache(monkeypatch, architecture):
 
 
 def numbers(seed, *shape):
-    """Those of tests/official/specblock.py."""
+    """Those of official/specblock.py."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 

@@ -6,6 +6,7 @@ import oracle
 import pytest
 import torch
 from cases import mostly_long
+from drafted_trees import paths
 from gates import decode, lively_prompt, pair
 from law import V, fit, small_target
 from official import eagle as own
@@ -42,13 +43,6 @@ def method(architecture: str, models, merge: bool, size=SIZE) -> Taps:
 def specialists(architecture: str):
     """One that is often right, and one that knows nothing."""
     return head(architecture), trained(architecture, 30)
-
-
-def paths(tokens, parents) -> list[tuple[int, ...]]:
-    results: list[tuple[int, ...]] = []
-    for token, parent in zip(tokens, parents, strict=True):
-        results.append((*(results[parent] if parent >= 0 else ()), token))
-    return results
 
 
 def test_merged_trees_by_hand():

@@ -1,6 +1,6 @@
-"""Makes specblock.json: what SpecBlock's own drafter says. Call with a folder that holds a checkout of it:
+"""Makes specblock.json: what SpecBlock's own drafter says. Call here with a folder that holds a checkout of it:
 
-python tests/official/specblock.py SPECBLOCK tests/official/specblock.json
+python specblock.py SPECBLOCK specblock.json
 
 SpecBlock is github.com/shiweijiezero/SpecBlock at b7938c5b. Of its specforge/modeling/draft llama3_specblock.py and
 _llama3_specblock_base.py are executed; called is LlamaForCausalLMSpecBlock.forward_parallel, for a first block over a

@@ -1,6 +1,6 @@
-"""Makes taps.json: trees that TAPS's own code merges and chooses between. Call with a folder that holds a checkout:
+"""Makes taps.json: trees that TAPS's code merges, and chooses between. Call here with a folder that holds a checkout:
 
-python tests/official/taps.py TAPS tests/official/taps.json
+PYTHONPATH=../../../../../tests/official python taps.py TAPS taps.json
 
 TAPS is github.com/Moe-Zbeeb/TAPS at 62344725. Of its Eagle-Code/eagle/model/ea_model_dual.py _draft_merged,
 _merge_trees and _draft_best are executed, on two heads of its cnets1.py whose weights, embedding and states of the

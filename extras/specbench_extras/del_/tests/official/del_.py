@@ -1,6 +1,6 @@
-"""Makes del.json: exits and lengths that DEL's own code chooses. Call with a folder that holds a checkout of it:
+"""Makes del.json: exits and lengths that DEL's own code chooses. Call here with a folder that holds a checkout of it:
 
-python tests/official/del_.py DEL tests/official/del.json
+PYTHONPATH=../../../../../tests/official python del_.py DEL del.json
 
 DEL is a copy of its code, github.com/359171110/DEL at db38c9d8; the authors' repository could not be had. Its
 self_speculation/DEL.py is read; called are update_acceptance_and_confidence_stats and select_optimal_exit_and_gamma, as

@@ -1,6 +1,6 @@
-"""Makes dflare.json: blocks that DFlare's own code drafts. Call with a folder that holds a checkout of it:
+"""Makes dflare.json: blocks that DFlare's own code drafts. Call here with a folder that holds a checkout of it:
 
-python tests/official/dflare.py ANGELSLIM tests/official/dflare.json
+PYTHONPATH=../../../../../tests/official python dflare.py ANGELSLIM dflare.json
 
 ANGELSLIM is github.com/Tencent/AngelSlim at 67394ce5. Of its angelslim/compressor/speculative/train/models/draft/
 qwen_dflare.py is imported; called is QwenDFlareDraftModel.spec_generate at T = 0. Targets, weights, prompts and what is

@@ -1,6 +1,6 @@
-"""Makes tlt.json: choices of TLT's own bandit. Call with a folder that holds a checkout of it:
+"""Makes tlt.json: choices of TLT's own bandit. Call here with a folder that holds a checkout of it:
 
-python tests/official/tlt.py FASTRL tests/official/tlt.json
+python tlt.py FASTRL tlt.json
 
 FASTRL is github.com/mit-han-lab/fastrl at bce3df7a. Read is eagle_mab.py in its third-party/sglang/python/sglang/srt/
 speculative; called are select_strategy and add_metrics of EpsilonGreedyMAB, whose random numbers are given.

@@ -1,6 +1,6 @@
-"""Makes logitspec.json: drafts of LogitSpec's own code. Call with a folder that holds a checkout of it:
+"""Makes logitspec.json: drafts of LogitSpec's own code. Call here with a folder that holds a checkout of it:
 
-python tests/official/logitspec.py LOGITSPEC tests/official/logitspec.json
+PYTHONPATH=../../../../../tests/official python logitspec.py LOGITSPEC logitspec.json
 
 LOGITSPEC is github.com/smart-lty/LogitSpec at 659bba9c. Its file model/logitspec/generate_drafts_util.py is read;
 called are Pool and generate_draft_tokens, as logitspec_generate calls them, with the defaults of its evaluation.

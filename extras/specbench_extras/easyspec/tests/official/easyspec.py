@@ -1,6 +1,6 @@
-"""Makes easyspec.json: drafts of EasySpec's own layers. Call with a folder that holds a checkout of its code:
+"""Makes easyspec.json: drafts of EasySpec's own layers. Call here with a folder that holds a checkout of its code:
 
-python tests/official/easyspec.py EASYINFRA tests/official/easyspec.json
+python easyspec.py EASYINFRA easyspec.json
 
 That is github.com/yize-wu/EasyInfra at 6327f7b9, where its authors keep EasySpec. Of its
 easyinfra/models/llama3_hyperdraft LlamaDecoder (llama_decoder_impl.py) and LlamaHyperDecoderLayer

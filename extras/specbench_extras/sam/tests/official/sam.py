@@ -1,6 +1,6 @@
-"""Makes sam.json: drafts of SAM-Decoding's own code. Call with a folder that holds a checkout of it:
+"""Makes sam.json: drafts of SAM-Decoding's own code. Call here with a folder that holds a checkout of it:
 
-python tests/official/sam.py SAM tests/official/sam.json
+PYTHONPATH=../../../../../tests/official python sam.py SAM sam.json
 
 SAM is github.com/hyx1999/SAM-Decoding at 18c41f05. Its file samd/sam/dyn_sam.py is read; called are add_tokens, lookup
 and gen_draft of DynSAM, as `DraftModel` in samd/draft.py does. Stored drafts lack the last committed token, with
