@@ -10,7 +10,7 @@ from specbench.base import stats
 from specbench.papers.on_pair import MISSING, SPEEDS, OnPair
 from specbench.papers.ours import Ours
 from specbench.papers.published import CellClaim, Claim, Figure, Paper
-from specbench.papers.texts import Cell
+from specbench.papers.texts import Cell, ratio_text
 
 LEVEL = 0.05
 ALIKE = 0.05  # of the documents: two methods that differ on fewer say nothing of a setting in which they differ
@@ -123,8 +123,8 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
     for pair in ours.of_table(paper, claim.table):
         higher = pair.method(paper, claim.table, claim.higher, claim.higher_setting)
         lowers = _lowers(pair, paper, claim)
-        if higher is None or None in lowers.values() or claim.metric not in RATES:
-            lacking = [name for name, label in lowers.items() if label is None]
+        lacking = [name for name, label in lowers if label is None]
+        if higher is None or lacking or claim.metric not in RATES:
             missing.append(claim.higher if higher is None else lacking[0] if lacking else claim.metric)
             continue
         every = pair.figures(paper, claim.table)
@@ -132,11 +132,11 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
         if any(figure.is_average for figure in figures):  # an average stands for all tasks of its table, one by one
             figures += every
         for sampling, name, tasks in once(_places(paper, figures, pair, claim.without)):
-            against = [low for low in lowers.values() if low and comparable(pair, (higher, low), claim.metric)]
+            against = [low for _, low in lowers if low and comparable(pair, (higher, low), claim.metric)]
             of_each = [_compare(pair, claim, (higher, low), sampling, name, tasks) for low in against]
             known = [compared for compared in of_each if compared]
             results += [min(known, key=lambda compared: compared.value)] if known else []  # against the best of them
-        baselines |= dict.fromkeys(filter(None, lowers.values()))
+        baselines |= dict.fromkeys(low for _, low in lowers if low)
     if not results:
         why = f"no {missing[0]} in these runs" if missing else "none of its tasks in these runs"
         why = why if any(ours.of_table(paper, claim.table)) else "none of its pairs is met by one of these runs"
@@ -177,13 +177,14 @@ def together(counts: Mapping[str, int], everywhere: bool = False) -> str:
     return ", ".join([f"{first} on {count} of {sum(known.values())}", *(f"{name} on {n}" for name, n in others)])
 
 
-def _lowers(pair: OnPair, paper: Paper, claim: Claim) -> dict[str, str | None]:
-    """Our labels of what a claim's method is compared with, by name; None for what was not run."""
-    rivals = {spec.name: pair.label(spec) for spec in paper.rivals(claim)}
-    in_table = (
-        {} if claim.lower_with else {claim.lower: pair.method(paper, claim.table, claim.lower, claim.lower_setting)}
-    )
-    return in_table | rivals
+def _lowers(pair: OnPair, paper: Paper, claim: Claim) -> list[tuple[str, str | None]]:
+    """What a claim's method is compared with, each method's name with our label of it; None for what was not run.
+
+    A rival with the name of the table's own method is another setting of it, and stands next to it.
+    """
+    in_table = pair.method(paper, claim.table, claim.lower, claim.lower_setting)
+    first = [] if claim.lower_with else [(claim.lower, in_table)]
+    return list(dict.fromkeys([*first, *((spec.name, pair.label(spec)) for spec in paper.rivals(claim))]))
 
 
 def comparable(pair: OnPair, labels: Sequence[str], metric: str) -> bool:
@@ -303,4 +304,4 @@ def _judged(figure: stats.Difference | stats.Interval) -> tuple[str, str]:
         verdict = "undecided" if figure.p >= LEVEL else "holds" if figure.value > 0 else "fails"
         return verdict, f"{100 * figure.value:+.1f} points (p {figure.p:.3f})"
     verdict = "holds" if figure.low > 1 else "fails" if figure.high < 1 else "undecided"
-    return verdict, f"{figure.value:.2f} × [{figure.low:.2f}, {figure.high:.2f}]"
+    return verdict, ratio_text(figure.value, figure.low, figure.high, " ×")

@@ -10,6 +10,7 @@ from specbench.papers.published import Figure
 SCALES = {"%": 100.0, "GB": 1e-9, "MB": 1e-6, "points": 10.0}  # from our columns to a printed unit
 WITH_INTERVAL = ("speedup_decode", "speedup_e2e")
 SIGNIFICANT = 3  # digits of a time; times of small models are far below the printed ones
+MOST_DIGITS = 6  # that a bound next to 1 may take
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,19 @@ def gain(ratio: float, direct: pd.Series | None, metric: str, figure: Figure) ->
 
 
 def interval(figure: Figure, value: float, low: float, high: float) -> str:
+    if math.isnan(low):
+        return number(value, figure)
     digits = len(figure.value.partition(".")[2])
-    text = number(value, figure)
-    return text if math.isnan(low) else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
+    if figure.unit != "x":
+        return f"{number(value, figure)} [{low:.{digits}f}, {high:.{digits}f}]"
+    return ratio_text(value, low, high, digits=digits)
+
+
+def ratio_text(value: float, low: float, high: float, unit: str = "", digits: int = 2) -> str:
+    """A ratio with its interval, in as many digits as tell on which side of 1 each bound is."""
+    while digits < MOST_DIGITS and any(bound != 1 and round(bound, digits) == 1 for bound in (low, high)):
+        digits += 1
+    return f"{value:.{digits}f}{unit} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def number(value: float, figure: Figure) -> str:

@@ -1,6 +1,7 @@
 """The papers' tables next to ours: hand-worked cells and verdicts of a made-up paper, and what is run for them."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,12 +15,13 @@ from specbench.base.folder import Folder, FolderFile
 from specbench.config import SamplingSpec, UserError
 from specbench.measure.prompts import NoDocuments
 from specbench.papers import missing_runs, orders, published, reproduce
-from specbench.papers.checks import Check, difference, once, together
+from specbench.papers.checks import Check, _lowers, difference, once, together
 from specbench.papers.on_pair import MISSING
 from specbench.papers.ours import Ours, name_of
 from specbench.papers.published import Claim
 from specbench.papers.side_by_side import side_by_side, written
 from specbench.papers.stored import Stored
+from specbench.papers.texts import ratio_text
 from specbench.results import records
 from specbench.results.stored import StoredRun
 
@@ -414,6 +416,12 @@ def test_one_verdict_of_several(counts, everywhere, verdict):
     assert together(counts, everywhere) == verdict
 
 
+def test_a_bound_that_is_not_1_is_not_printed_as_1():
+    assert ratio_text(0.99, 0.98, 0.99962) == "0.9900 [0.9800, 0.9996]"
+    assert ratio_text(1.2, 1.0, 1.4, " ×") == "1.20 × [1.00, 1.40]"
+    assert ratio_text(1.0, 0.99, 1.01) == "1.00 [0.99, 1.01]"
+
+
 def judged(paper, ours, **claim):
     """The check of one claim."""
     claim = Claim(
@@ -429,6 +437,14 @@ def test_the_best_variant_of_a_rival_counts(paper, ours):
     assert both.detail.startswith("fails: pocket_gsm8k (against csd) 0.33 ×")
     missing = judged(paper, ours, higher="sps", lower="vanilla", rivals=["pld"])
     assert (missing.verdict, missing.detail) == (MISSING, "no pld in these runs")
+
+
+def test_a_rival_with_the_name_of_the_tables_method_stands_next_to_it(paper):
+    """The table has Spec at 4 tokens a draft; `sps` by itself drafts 6, and which of the two is faster counts."""
+    labels = {"sps[gamma=4]": "sps[gamma=4]", "sps": "sps"}
+    pair = SimpleNamespace(method=lambda *_: "sps[gamma=4]", label=lambda spec: labels[spec.name])
+    claim = Claim(table=1, text="", metric="speedup_decode", higher="csd", lower="sps", rivals=["sps"])
+    assert _lowers(pair, paper, claim) == [("sps", "sps[gamma=4]"), ("sps", "sps")]
 
 
 def test_a_claim_compares_at_equal_settings_or_not_at_all(paper, ours):

@@ -48,17 +48,18 @@ def bundled() -> str:
 
 def qwen() -> str:
     """Scores and acceptance of a real pair."""
-    return _qwen("qwen2.5-coder-humaneval", "accuracy accuracy_p acceptance_rate alpha tau discard_rate rescue_rate")
+    columns = "accuracy accuracy_p acceptance_rate alpha tau discard_rate rescue_rate"
+    return _qwen(columns, "qwen2.5-coder-humaneval")
 
 
 def qwen_times() -> str:
     """Speeds of the same pair, of fewer documents."""
     columns = "documents acceptance_rate tau tokens_per_s speedup_decode speedup_e2e"
-    return _qwen("qwen2.5-coder-humaneval-times", columns)
+    return _qwen(columns, "qwen2.5-coder-humaneval-times", "qwen2.5-coder-gsm8k-times")
 
 
-def _qwen(name: str, columns: str) -> str:
-    rows = table(name).query("task != 'average'")
+def _qwen(columns: str, *names: str) -> str:
+    rows = pd.concat([table(name) for name in names]).query("task != 'average'")
     summary = rows.reindex(columns=list(dict.fromkeys([*rows, *(r for c in COLUMNS.values() for r in c.raw)])))
     return render(summary, "md", columns=columns.split()).strip()
 

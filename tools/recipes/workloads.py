@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -35,28 +35,15 @@ RUNS = {
     "everyday": f"{RUN} {ALL} --max-new-tokens 64 --suite everyday --limit 8",
     "schemas": f"{RUN} {SCHEMAS} --max-new-tokens 48 --prompts tools/recipes/schemas.jsonl",
     "calls": f"{RUN} {SCHEMAS} --max-new-tokens 64 --suite tools --limit 15 --schema-field schema --data-dir DATA",
-    "agents": f"{RUN} {FEW} --max-new-tokens 32 --trajectories RUNS/{{pair.name}}-agents.jsonl",
+    "agents": f"{RUN} {FEW} --max-new-tokens 32 --trajectories RUNS/agents.jsonl",
 }
 BATCHES = {"prose": 8, "code": 8, "repeat": 6, "everyday": 4}
 
 
-class Pair(NamedTuple):
-    """A pair's name, the type that its forwards are fastest in, and the conversations that its window holds."""
-
-    name: str
-    dtype: str
-    conversations: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name}{self.dtype}"
-
-
-SHORT = ("6e44b9__sweagenttestrepo-1c2844-0", "function_calling_simple-3", "humanevalfix-python-0-4")
-FIXES = tuple(f"marshmallow-code__marshmallow-1867-{n}" for n in (7, 11))
-PAIRS = {
-    "smollm2": Pair("smollm2", "", (*SHORT, *FIXES)),
-    "qwen2.5-coder": Pair("qwen2.5-coder", " --dtype bfloat16", SHORT),
-}
+# Conversations that the windows of both pairs hold.
+AGENTS = ("6e44b9__sweagenttestrepo-1c2844-0", "function_calling_simple-3", "humanevalfix-python-0-4")
+AGENTS += tuple(f"marshmallow-code__marshmallow-1867-{n}" for n in (7, 11))
+PAIRS = {"smollm2": "smollm2", "qwen2.5-coder": "qwen2.5-coder --dtype bfloat16"}
 COLUMNS = ["acceptance_rate", "alpha", "tau", "tau_low", "tau_high", "tokens_per_s"]
 COLUMNS += [f"speedup_{what}{end}" for what in ("decode", "e2e") for end in ("", "_low", "_high")]
 PLACES = ["alpha", "tau", "tau_low", "tau_high", "speed", "speedup", "speedup_low", "speedup_high", "target", "draft"]
@@ -68,7 +55,7 @@ PLACED = {"speed": "tokens_per_s", "target": "target_s", "draft": "draft_s"} | {
 def main(pair: str, data: str, folder: str, out: str, names: str = ",".join(RUNS)) -> None:
     runs = Path(folder)
     runs.mkdir(parents=True, exist_ok=True)
-    write_prompts(Path(data), runs, PAIRS[pair])
+    write_prompts(Path(data), runs)
     before = pd.read_csv(out) if Path(out).exists() else pd.DataFrame({"run": []})
     about = Path(out).with_suffix(".json")
     facts: dict[str, Any] = {"what": "drafts by workload, greedy", "pair": pair, "runs": {}}
@@ -95,7 +82,7 @@ def main(pair: str, data: str, folder: str, out: str, names: str = ",".join(RUNS
     about.write_text(json.dumps(facts, indent=1) + "\n")
 
 
-def write_prompts(data: Path, runs: Path, pair: Pair) -> None:
+def write_prompts(data: Path, runs: Path) -> None:
     """Files of prompts: four of MT-Bench's writing and humanities each, beginnings of news, and conversations."""
     questions = read(data / "mt_bench.jsonl")
     prose = [q for kind in ("writing", "humanities") for q in [q for q in questions if q["category"] == kind][:4]]
@@ -105,7 +92,7 @@ def write_prompts(data: Path, runs: Path, pair: Pair) -> None:
     news = [(str(n["id"]), " ".join(n["article"].split()[:60])) for n in read(data / "cnn_dm_test.jsonl")[:6]]
     write(runs / "repeat.jsonl", [{"id": i, "category": "repeat", "prompt": words + text} for i, text in news])
     talks = read(data / "agent_trajectories.jsonl")
-    write(runs / f"{pair.name}-agents.jsonl", [talk for talk in talks if talk["id"] in pair.conversations])
+    write(runs / "agents.jsonl", [talk for talk in talks if talk["id"] in AGENTS])
 
 
 def read(path: Path) -> list[dict[str, Any]]:
