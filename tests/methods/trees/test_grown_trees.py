@@ -9,24 +9,18 @@ import oracle
 import pytest
 import torch
 from builders_engine import build
-from cases import architectures
 from drafted_trees import paths
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair, tiny
 from official import opt_tree as own
 from official_cases import official_cases
-from refusals import one_line_error
-from tabled import draw_for_each_branch, p_of_texts, p_with_caches
 
 from specbench import config
 from specbench.engine.session import Session
-from specbench.engine.types import Sampling
 from specbench.methods.heads import eagle3
 from specbench.methods.heads.eagle3 import Grown
 from specbench.methods.trees import opt_tree
 from specbench.methods.trees.eagle2 import Growing
-from specbench.methods.trees.rsd import TreeSpeculation
 
-ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 EAGLE2 = partial(eagle3.grow, top_k=3, depth=2, most=7)
 OPT = partial(opt_tree.grow, nodes=6, threshold=0.05, levels=3)
 
@@ -150,43 +144,3 @@ def test_opt_tree_sizes_differ_from_round_to_round():
     assert tokens == text
     depths = {len(paths(round_.verdict.drafted, round_.verdict.parents)[-1]) for round_ in rounds if round_.verdict}
     assert len(depths) > 1
-
-
-# Both
-
-
-@architectures
-@pytest.mark.parametrize("grow", (EAGLE2, OPT), ids=("eagle2", "opt-tree"))
-def test_greedy_texts_are_the_targets_and_later_siblings_stand(architecture, grow):
-    prompt, text = lively_prompt(architecture, 12, 40)
-    target, draft = pair(architecture)
-    method = TreeSpeculation(Session(target, "target"), Growing(Session(draft, "draft"), grow), 3, 99)
-    tokens, rounds = decode(method, prompt, 40)
-    assert tokens == text
-    verdicts = [round_.verdict for round_ in rounds if round_.verdict]
-    assert any(v.parents[i] in v.parents[:i] for v in verdicts for i in v.path), "no later sibling was accepted"
-    assert any(len(v.path) >= 2 for v in verdicts), "nothing was accepted in depth"
-
-
-def made(grow, target, draft) -> TreeSpeculation:
-    return TreeSpeculation(target, Growing(draft, grow), 3, 99)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sampling", (Sampling(0.7), Sampling(0.9, top_k=3, top_p=0.9)), ids=str)
-@pytest.mark.parametrize("grow", (EAGLE2, OPT), ids=("eagle2", "opt-tree"))
-def test_samples_from_the_target(grow, sampling):
-    assert p_of_texts(partial(made, grow), sampling, 700) > ALPHA
-
-
-@pytest.mark.long
-def test_a_draw_of_its_own_for_each_sibling_is_found(monkeypatch):
-    assert p_with_caches(partial(made, OPT)) > ALPHA
-    draw_for_each_branch(monkeypatch)
-    assert p_of_texts(partial(made, OPT), Sampling(0.7), 700) < ALPHA
-
-
-@pytest.mark.parametrize("name", ("eagle2", "opt-tree"))
-def test_trees_that_do_not_fit_are_refused(name):
-    with one_line_error(f"{name}: its rounds are of up to 4097 tokens, but tiny reads 256", "choose smaller settings"):
-        build(tiny("llama"), name, nodes=4096)

@@ -8,21 +8,16 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from builders_engine import build
-from cases import architectures
-from gates import DEVICE, GREEDY, decode, lively_prompt, pair, tiny
+from gates import DEVICE, GREEDY, pair
 from official_cases import official_cases
-from refusals import one_line_error
-from tabled import Table, p_of_texts, p_with_caches
+from tabled import Table
 
 from specbench.engine.session import Session
 from specbench.engine.trees import exact_tree, recursive_chances
 from specbench.engine.types import Draft, Sampling, Scored
-from specbench.methods.trees import rsd
-from specbench.methods.trees.rsd import TreeSpeculation, given_earlier
+from specbench.methods.trees.rsd import given_earlier
 from specbench.methods.trees.sequoia import Plan, Planned
 
-ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 SHAPE = [[3], [2, 0, 1], [0, 1, 0], [0]]  # 3 after the context, 2 + 1 below them, 1 below the second of those
 
 
@@ -145,32 +140,6 @@ def test_greedy_trees_have_their_shape_and_the_likeliest_tokens():
     draft.to(DEVICE)
 
 
-def made(target, draft) -> TreeSpeculation:
-    return TreeSpeculation(target, Planned(draft, SHAPE), 3, 7)
-
-
-@architectures
-def test_greedy_texts_are_the_targets(architecture):
-    prompt, text = lively_prompt(architecture, 12, 40)
-    tokens, rounds = decode(build(tiny(architecture), "sequoia", nodes=11, gamma=4), prompt, 40)
-    assert tokens == text
-    verdicts = [round_.verdict for round_ in rounds if round_.verdict]
-    assert {len(v.drafted) for v in verdicts} == {11}
-    assert any(v.parents[i] in v.parents[:i] for v in verdicts for i in v.path), "no later sibling was accepted"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sampling", (Sampling(0.7), Sampling(0.9, top_k=3, top_p=0.9)), ids=str)
-def test_samples_from_the_target(sampling):
-    assert p_of_texts(made, sampling, 700) > ALPHA
-
-
-def test_samples_from_a_target_with_a_cache_and_wrong_rows_are_found(monkeypatch):
-    assert p_with_caches(made) > ALPHA
-    monkeypatch.setattr(rsd, "given_earlier", lambda q, tokens, places: q)
-    assert p_of_texts(made, Sampling(0.7), 1200) < ALPHA
-
-
 def test_drawn_rows_are_those_of_the_place():
     """Every row is the draft's own distribution after the node's path, without the earlier siblings."""
     session, rng = Table(6, 3), torch.Generator(DEVICE).manual_seed(1)
@@ -182,8 +151,3 @@ def test_drawn_rows_are_those_of_the_place():
             q = session.row(tokens[parent] if parent >= 0 else 4, 2 + depths[i]).softmax(-1)
             q[[tokens[j] for j in range(i) if draft.parents[j] == parent]] = 0
             torch.testing.assert_close(draft.probs[i], q / q.sum())
-
-
-def test_trees_that_do_not_fit_are_refused():
-    with one_line_error("sequoia: its rounds are of up to 257 tokens, but tiny reads 256", "choose smaller settings"):
-        build(tiny("llama"), "sequoia", nodes=1000)
