@@ -18,7 +18,6 @@ from test_rows import together
 from tiny_runs import always, facts, plan_of, samples_of, write_suite
 from watched import Told
 
-from specbench.engine.batch import Batch as FixedBatch
 from specbench.engine.models.identity import has_more_than_keys
 from specbench.engine.models.pair import Pair, reads_trees
 from specbench.engine.prefix import Prefixes
@@ -28,6 +27,7 @@ from specbench.engine.runtimes.mixers import Mixers
 from specbench.engine.session import LAST, Session
 from specbench.measure import loop
 from specbench.report.ends import what_states_cost
+from specbench_extras.drafts.batch import Batch as FixedBatch
 
 # How each architecture goes back: what the cache of transformers allows, and whether its modules read a block after a
 # state rightly.

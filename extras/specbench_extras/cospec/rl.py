@@ -23,13 +23,13 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
 from specbench.methods.collaborative.cospec import Block
 from specbench.methods.collaborative.cospec_arbitrator import detached, load_own, own_parameters
-from specbench.methods.collaborative.cospec_batch import Decide, Text, decode
 from specbench.training.answered import grouped
 from specbench.training.documents import Document
 from specbench.training.loop import Advance, Training, descend, ignore
 from specbench_extras.cospec.reading import Query, Reading, all_logits, logits_of, parts
 from specbench_extras.cospec.recipe import Rl
 from specbench_extras.cospec.reward import Decisions, Rollout, decision_advantages, total
+from specbench_extras.cospec.rollouts import Decide, Text, decode
 from specbench_extras.cospec.traces import new_ending
 
 ROWS = 96  # rollouts that are decoded together

@@ -15,12 +15,12 @@ from specbench.engine.generate import Ending
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Sampling
-from specbench.methods.collaborative.cospec_batch import Text, Turn, decode
 from specbench.training.answered import answer, grouped
 from specbench.training.collected import left_to_others, put_table, read_collected
 from specbench.training.documents import Document, documents_hash
 from specbench_extras.cospec.reading import Query, Reading
 from specbench_extras.cospec.recipe import Sft
+from specbench_extras.cospec.rollouts import Text, Turn, decode
 
 ROWS = 32  # documents that are traced together
 MOST_BRANCHES = 64  # branches that are finished together

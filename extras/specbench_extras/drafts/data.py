@@ -15,16 +15,16 @@ from transformers import PreTrainedModel
 
 from specbench.base.hashes import stable_seed
 from specbench.engine.accept import exact
-from specbench.engine.batch import Batch, until_all_end
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw
 from specbench.engine.speculate import speculate
-from specbench.engine.speculate_batch import speculate_all
 from specbench.engine.types import Round, Sampling, Verdict
 from specbench.training.answered import MICRO_TOKENS, answers_of, grouped
 from specbench.training.documents import Document
+from specbench_extras.drafts.batch import Batch, until_all_end
 from specbench_extras.drafts.recipe import DraftRecipe
+from specbench_extras.drafts.speculate_batch import speculate_all
 
 Answers = Mapping[str, Sequence[list[int]]]  # tokens by the document's name, several of each
 

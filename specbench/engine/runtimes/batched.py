@@ -1,7 +1,7 @@
 """Batches at the eager or the static runtime: runners whose forwards are computed together with those of others.
 
 A runner serves one sequence, as ever, so sessions and methods know nothing of batches. In a batch each text is decoded
-in a greenlet of its own: where it needs a forward, the greenlet waits, and `Batch` (engine/batch.py) computes the
+in a greenlet of its own: where it needs a forward, the greenlet waits, and `Batch` (engine/rows.py) computes the
 forwards of all that wait for one model.
 """
 

@@ -22,9 +22,9 @@ from specbench.engine.session import Session
 from specbench.engine.types import Sampling
 from specbench.methods.collaborative.cospec import Block, Learned
 from specbench.methods.collaborative.cospec_arbitrator import own_parameters
-from specbench.methods.collaborative.cospec_batch import Text, decode
 from specbench_extras.cospec import reading
 from specbench_extras.cospec.reading import Query, Reading, all_logits, logits_of, parts
+from specbench_extras.cospec.rollouts import Text, decode
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
 MASKS = pytest.mark.parametrize("hybrid", (True, False), ids=("hybrid", "causal"))

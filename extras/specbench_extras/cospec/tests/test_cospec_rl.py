@@ -18,7 +18,6 @@ from specbench.engine.generate import Ending, Limits
 from specbench.engine.models.pair import Pair
 from specbench.methods.collaborative.cospec import Block
 from specbench.methods.collaborative.cospec_arbitrator import Adapter, load_own, new_arbitrator, own_parameters
-from specbench.methods.collaborative.cospec_batch import Text, Turn
 from specbench.training.documents import Document
 from specbench.training.recipe import load_recipe
 from specbench_extras.cospec import rl
@@ -26,6 +25,7 @@ from specbench_extras.cospec.reading import Reading, logits_of
 from specbench_extras.cospec.recipe import Rl
 from specbench_extras.cospec.reward import Decisions, decision_advantages
 from specbench_extras.cospec.rl import Played, Reinforcement, decisions, objective, reading_of
+from specbench_extras.cospec.rollouts import Text, Turn
 
 # The game. The target walks a ring of twelve tokens; after each even one of them the draft goes another way, and the
 # token after that is the next but one of the ring. So whatever is kept shows in the text, and nothing else does.

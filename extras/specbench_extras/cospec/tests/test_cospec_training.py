@@ -25,7 +25,6 @@ from specbench.engine.models.pair import Pair
 from specbench.methods.chains import sps
 from specbench.methods.collaborative.cospec import Block
 from specbench.methods.collaborative.cospec_arbitrator import find_arbitrator, load_own, own_parameters, with_backbone
-from specbench.methods.collaborative.cospec_batch import Text, Turn
 from specbench.plan import Plan
 from specbench.training.checkpoint import load_checkpoint
 from specbench.training.documents import Document, training_documents
@@ -35,6 +34,7 @@ from specbench_extras.cospec import train as module
 from specbench_extras.cospec.fit import WarmUp, predictions, schedule
 from specbench_extras.cospec.reading import Query, Reading, all_logits
 from specbench_extras.cospec.recipe import Sft
+from specbench_extras.cospec.rollouts import Text, Turn
 from specbench_extras.cospec.traces import ContextJudge, Lesson, RolloutJudge, need_checkable, trace_all, within
 from specbench_extras.judge.logistic import auroc
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from specbench.engine.accept import exact
-from specbench.engine.batch import Batch, until_all_end
 from specbench.engine.generate import Ending
 from specbench.engine.sampling import draw
 from specbench.engine.types import Draft, Round, Sampling, Scored
+from specbench_extras.drafts.batch import Batch, until_all_end
 
 
 def speculate_all(

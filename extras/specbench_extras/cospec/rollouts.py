@@ -10,13 +10,13 @@ import torch
 from transformers import PreTrainedModel
 
 from specbench.engine.accept import exact_test, weigh
-from specbench.engine.batch import Batch, until_all_end
 from specbench.engine.generate import Ending
 from specbench.engine.models.pair import Pair
 from specbench.engine.sampling import draw, wide
-from specbench.engine.speculate_batch import propose, unread
 from specbench.engine.types import Sampling, Scored
 from specbench.methods.collaborative.cospec import Block, block_of
+from specbench_extras.drafts.batch import Batch, until_all_end
+from specbench_extras.drafts.speculate_batch import propose, unread
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from cases import architectures
 from gates import DEVICE, GREEDY
 
 from specbench.engine.accept import exact
-from specbench.engine.batch import Batch
 from specbench.engine.drafters import ModelDrafter
 from specbench.engine.generate import Ending, Limits, until_end
 from specbench.engine.session import Session
 from specbench.engine.speculate import speculate
-from specbench.engine.speculate_batch import speculate_all
 from specbench.engine.types import Sampling
+from specbench_extras.drafts.batch import Batch
+from specbench_extras.drafts.speculate_batch import speculate_all
 
 ALPHA = 1e-4  # of a right law being refused; wrong ones must fall below it
 
