@@ -1,11 +1,17 @@
-"""Each script of examples/ runs as its first line says, in an empty folder, on one document."""
+"""Each script of examples/ runs as its first line says, in an empty folder, on one document. So does the package."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
+from screens import output
+
+import specbench
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SAID = {  # arguments, and what is printed
@@ -34,6 +40,46 @@ def test_an_own_method(tmp_path):
     done = ran("own_method.py", ["1"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "near-miss" in done.stdout and "sps" in done.stdout
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """The package as an installer leaves it: its modules, and the entry points of its pyproject.toml."""
+    source, site = EXAMPLES / "package", tmp_path / "site"
+    shutil.copytree(source / "followers", site / "followers")
+    groups = re.findall(r'entry-points\."(.+)"\]\n((?:\w+ = ".+"\n)+)', (source / "pyproject.toml").read_text())
+    facts = site / "followers-0.1.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: followers\nVersion: 0.1\n")
+    lines = (f"[{group}]\n{entries.replace(chr(34), '')}" for group, entries in groups)
+    (facts / "entry_points.txt").write_text("".join(lines))
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.chdir(tmp_path)
+    yield site
+    for name in [name for name in sys.modules if name.partition(".")[0] == "followers"]:
+        del sys.modules[name]
+
+
+def test_the_package_trains_and_decodes(package):
+    """The command that the training prints is one that runs. The network learns, so that it drafts something right."""
+    words = ("train", "--method", "followers", "--suite", "smoke", "--documents", "8", "--out", "f.safetensors")
+    trained = " ".join(output(*words).split())
+    assert "held out: " in trained and "f.answers" in trained
+    with safe_open("f.safetensors", "pt") as file:
+        assert '"kind": "followers"' in file.metadata()["specbench"]
+    next_command = trained.partition("next: specbench ")[2].split()
+    output(*next_command, "--limit", "1", "--out", "runs/f")
+    rounds = specbench.load_run("runs/f").rounds
+    assert set(rounds.method) == {"vanilla", "followers"}
+    assert rounds[rounds.method == "followers"].accepted.sum() > 0
+
+
+@pytest.mark.long
+def test_the_packages_own_test(package):
+    command = [sys.executable, "-m", "pytest", "-q", EXAMPLES / "package", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(EXAMPLES.parent), str(package)])}
+    done = subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_servers_are_asked_for(tmp_path):

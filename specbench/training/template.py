@@ -37,7 +37,7 @@ class HeadTrainer(ABC, Generic[Recipe, Fit]):
     @property
     def kind(self) -> str:
         """The kind of the head's file; by default the method's name."""
-        return self.job.spec.method
+        return self.job.method
 
     def train(self) -> None:
         """Answer the job's documents, fit, write the head to `job.out` and print how often it agrees on held-out ones.

@@ -66,12 +66,17 @@ class Job:
         """The recipe, validated. Raises UserError for a value that the form does not take, and for a grid."""
         assert self.recipe
         if self.grid:
-            raise UserError(f"{self.spec.method} is trained one head at a time; leave out --grid")
+            raise UserError(f"{self.method} is trained one head at a time; leave out --grid")
         return config.validated(form, self.recipe.values, self.recipe.name)
 
     def folder(self, content: str) -> Path:
         """The folder of what a training collects, NAME.CONTENT next to NAME.safetensors."""
         return self.out.with_name(f"{self.out.stem}.{content}")
+
+    @property
+    def method(self) -> str:
+        """The name of the method, as it is typed."""
+        return self.spec.method.removeprefix(ENTRY)
 
     def use(self, head: Path) -> str:
         """The command that decodes with a head."""
@@ -91,7 +96,7 @@ class Job:
     @property
     def decodes(self) -> str:
         """The name of what decodes: the method, or the preset of it, where presets are decoded apart."""
-        return self.preset if self.preset == self.spec.name else self.spec.method
+        return self.preset if self.preset == self.spec.name else self.method
 
     @property
     def pair_option(self) -> str:

@@ -1,0 +1,1 @@
+"""A method of specbench with its trainer."""
