@@ -15,10 +15,6 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"shortest": 9}, "aasd: shortest: 9 is more than ngram"),
         ({"betas": 0.1}, "did you mean 'beta'"),
     ],
-    "bandit": [
-        ({"choices": [2, 2]}, "choices: must be different lengths from 1 to longest"),
-        ({"choices": [2, 30]}, "from 1 to longest (20)"),
-    ],
     "confidence": [({"threshold": 0}, "threshold: input should be greater than 0")],
     "cospec": [
         ({"threshold": 1.2}, "threshold"),
@@ -37,27 +33,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"backbone": "arbitrary/gone"}, "cannot load arbitrary/gone"),
     ],
     "cumulative": [({"threshold": 1.5}, "threshold: input should be less than 1")],
-    "specblock": [
-        ({"nodes": 0}, "specblock: nodes"),
-        ({"blocks": 0}, "specblock: blocks"),
-        ({"branches": [2, 4, 6]}, "specblock: branches"),
-        ({"branches": [2, 4, -1, 0]}, "specblock: branches"),
-        ({"nodes": 10**6}, "specblock: its rounds are of up to 1000001 tokens"),
-        ({"head": "gone"}, "there is no head gone; train one: specbench train --method specblock"),
-    ],
-    "deer": [
-        ({"block": -1}, "deer: block"),
-        ({"head": "gone"}, "there is no head gone; train one: specbench train --method deer"),
-    ],
-    "dflare": [({"head": "gone"}, "there is no head gone; train one: specbench train --method dflare")],
     "dflash": [({"block": -1}, "dflash: block"), ({"proposal": "sampled"}, "dflash: proposal")],
-    "diffuspec": [
-        ({"shortest": 0}, "diffuspec: shortest"),
-        ({"shortest": 99}, "diffuspec: lengths from 99 to"),
-        ({"longest": 99}, "lengths from 2 to 99 do not fit the head, which drafts"),
-        ({"mass": 1.5}, "diffuspec: mass"),
-        ({"smoothing": 0}, "diffuspec: smoothing"),
-    ],
     "eagle2": [({"nodes": 0}, "eagle2: nodes"), ({"top_k": 0}, "eagle2: top_k"), ({"gamma": 0}, "eagle2: gamma")],
     "eagle": [({"recipe": "eagle3"}, "eagle: recipe"), ({"head": "gone"}, "there is no head gone")],
     "eagle3": [
@@ -80,19 +56,6 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"entropy_treshold": 0.3}, "did you mean 'entropy_threshold'"),
         ({"length": "confidence"}, "fly.ngram=false"),
     ],
-    "del": [
-        ({"gamma": 0}, "del: gamma"),
-        ({"memory": 0}, "del: memory"),
-        ({"bound": "none"}, "del: bound"),
-        ({"head": "gone"}, "there is no head gone"),
-    ],
-    "graft": [
-        ({"variant": "stem"}, "graft: variant"),
-        ({"thresholds": [0.35, 1.5, 0.1]}, "graft: thresholds"),
-        ({"kept": [0, 8, 9]}, "graft: kept"),
-        ({"kept": [8, 24]}, "graft: checkpoints, thresholds and kept have different lengths"),
-    ],
-    "chimera": [({"depth": -1}, "chimera: depth"), ({"head": "gone"}, "there is no head gone")],
     "hydra": [({"nodes": 0}, "hydra: nodes"), ({"head": "gone"}, "there is no head gone")],
     "mtp": [({"steps": -1}, "mtp: steps"), ({"head": "gone"}, "there is no head gone")],
     "judge": [
@@ -113,28 +76,6 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"guesses": 3}, "guesses"),
         ({"ngrams": 3}, "did you mean 'ngram'"),
     ],
-    "specpc": [
-        ({"kept": 0}, "specpc: kept"),
-        ({"window": 0}, "specpc: window"),
-        ({"pool": 0}, "specpc: pool"),
-        ({"gamma": -1}, "specpc: gamma"),
-    ],
-    "easyspec": [
-        ({"gamma": 0}, "easyspec: gamma"),
-        ({"group": 0}, "easyspec: group"),
-    ],
-    "s2d": [
-        ({"gamma": 0}, "s2d: gamma"),
-        ({"exits": [2, 1]}, "s2d: exits: must be rising numbers of layers"),
-        ({"thresholds": [0.9, 1.2, 0.3]}, "s2d: thresholds: must be probabilities"),
-        ({"thresholds": [0.9, 0.3]}, "s2d: thresholds: needs one for each of exits"),
-    ],
-    "osd": [
-        ({"interval": 0}, "osd: interval"),
-        ({"learning_rate": NAN}, "osd: learning_rate"),
-        ({"clip": 0}, "osd: clip"),
-        ({"gamma": 9000}, "osd: its rounds are of up to 9001 tokens, but"),
-    ],
     "lossy": [
         ({"form": "soft"}, "form"),
         ({"gamma": 0}, "gamma"),
@@ -148,20 +89,6 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"accuracies": [[1.5]]}, "medusa: accuracies"),
         ({"rule": "loose"}, "medusa: rule"),
         ({"head": "gone"}, "there is no head gone"),
-    ],
-    "mirror": [
-        ({"gamma": 0}, "mirror: gamma"),
-        ({"branches": 0}, "mirror: branches"),
-        ({"exit": 1}, "mirror: exit"),
-        ({"branches": 900}, "mirror: its rounds are of up to"),
-    ],
-    "omnidraft": [
-        ({"interval": -1}, "omnidraft: interval"),
-        ({"ngrams": "some"}, "omnidraft: ngrams"),
-        ({"length": "confidence"}, "omnidraft: length"),
-        ({"threshold": 1.0}, "omnidraft: threshold"),
-        ({"head_rate": NAN}, "omnidraft: head_rate"),
-        ({"gamma": 9000}, "omnidraft: its rounds are of up to 9001 tokens, but"),
     ],
     "opt-tree": [({"nodes": 0}, "opt-tree: nodes"), ({"threshold": -0.1}, "opt-tree: threshold")],
     "pld": [
@@ -207,17 +134,10 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"nodes": 0}, "sequoia: nodes"),
     ],
     "slimspec": [({"rank": 300}, "rank 192 at most"), ({"rank": -1.0}, "rank: -1.0 is not a number")],
-    "speckv": [
-        ({"choices": [2, 9]}, "choices: must be different lengths from 1 to longest (8)"),
-        ({"choices": [2, 4]}, "the head for speckv was trained for the lengths [2, 4, 6, 8], not [2, 4]"),
-        ({"objective": "speed"}, "speckv: objective"),
-        ({"head": "gone"}, "there is no head gone; train one: specbench train --method speckv"),
-    ],
     "specdecpp": [
         ({"threshold": 1.0}, "threshold: input should be less than 1"),
         ({"shortest": 5, "longest": 3}, "shortest: 5 is more than longest (3)"),
     ],
-    "specserve": [({"draft": 0}, "specserve: draft"), ({"shortest": 30}, "30 is more than longest (20)")],
     "sps": [
         ({"gamma": 1, "length": "specdecpp"}, "length=specdecpp drafts at least 2 tokens"),
         ({"length": "sps"}, "length=sps: sps chooses no lengths; these do: bandit, confidence"),
@@ -226,20 +146,6 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"output": "vocabtrimm"}, "did you mean 'vocabtrim'"),
     ],
     "swift": [({"branches": [1, 2]}, "swift: branches")],
-    "tlt": [
-        ({"strategies": []}, "tlt: strategies"),
-        ({"strategies": [[2, 2]]}, "tlt: strategies"),
-        ({"strategies": [[2, 0, 4]]}, "tlt: strategies"),
-        ({"epsilon": 1.5}, "tlt: epsilon"),
-    ],
-    "tlt-online": [
-        ({"strategies": []}, "tlt-online: strategies"),
-        ({"interval": 0}, "tlt-online: interval"),
-        ({"learning_rate": NAN}, "tlt-online: learning_rate"),
-        ({"steps": 0}, "tlt-online: steps"),
-        ({"step_decay": 1.5}, "tlt-online: step_decay"),
-        ({"head": "gone"}, "there is no head gone"),
-    ],
     "vocabtrim": [
         ({"tokens": 3000}, "tokens=3000, but the draft of pocket has 2048"),
         ({"tokens": 0}, "tokens: 0 is not a number"),

@@ -100,17 +100,6 @@ def test_rounds_equal_those_without_cache(architecture, runtime):
     assert any(one.accepted < one.drafted for one in judged) and max(one.drafted for one in judged) >= 2
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("architecture", oracle.ARCHITECTURES)
-def test_greedy_texts_are_the_targets(architecture):
-    target = pair(architecture)[0]
-    on_cpu = copy.deepcopy(target).cpu()
-    for model in (adapter(target), trained(architecture)):
-        for prompt in (oracle.prompts(1, length=18, seed=9)[0], [5]):
-            expected = oracle.greedy(on_cpu, prompt, 12)
-            assert decode(method(target, model, threshold=0.05), prompt, 12)[0] == expected
-
-
 def test_nothing_is_computed_twice_and_each_token_is_drafted_by_one_forward():
     """By counts of the tokens that each layer of the target reads: as many as the text and the rejected drafts have."""
     watched, target = Told(), copy.deepcopy(pair("llama")[0])
@@ -142,7 +131,7 @@ def test_nothing_is_left_of_the_last_prompt():
     used, sampling = method(pair("llama")[0], trained("llama")), Sampling(0.9)
     prompt, _ = lively_prompt("llama", 12, 30)
     first = decode(used, prompt, 20, sampling, seed=3)
-    decode(used, [9, 8, 7], 10)
+    assert decode(used, [5], 10)[0] == oracle.greedy(copy.deepcopy(pair("llama")[0]).cpu(), [5], 10)
     assert decode(used, prompt, 20, sampling, seed=3) == first
     assert first == decode(method(pair("llama")[0], trained("llama")), prompt, 20, sampling, seed=3)
 

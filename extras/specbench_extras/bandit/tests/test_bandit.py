@@ -3,7 +3,10 @@
 import math
 
 import numpy as np
+import pytest
 import torch
+from builders_engine import build
+from refusals import one_line_error
 
 from specbench.engine.lengths import DraftToken
 from specbench.engine.types import Verdict
@@ -47,3 +50,16 @@ def test_the_bandit_is_linucb_on_what_a_round_brings():
     assert again.state() == bandit.state()
     again.reset()
     assert again.state() == Bandit(arms, cost, alpha).state()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"choices": [2, 2]}, "choices: must be different lengths from 1 to longest"),
+        ({"choices": [2, 30]}, "from 1 to longest (20)"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_one_line(pocket, changes, words):
+    with one_line_error(words):
+        build(pocket, "bandit", **changes)

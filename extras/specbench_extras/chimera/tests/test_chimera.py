@@ -8,6 +8,7 @@ import naive_eagle
 import oracle
 import pytest
 import torch
+from builders_engine import build
 from drafted_trees import paths
 from gates import DEVICE, decode, lively_prompt, pair
 from jobs import own_answers
@@ -243,3 +244,13 @@ def test_tensors_that_are_no_head(change, words):
     change(tensors, facts)
     with one_line_error(words, "train or import it again"):
         chimera_head(Head("chimera", tensors, facts), pair("llama")[0], 96)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"depth": -1}, "chimera: depth"), ({"head": "gone"}, "there is no head gone")],
+    ids=str,
+)
+def test_bad_settings_are_one_line(pocket, changes, words):
+    with one_line_error(words):
+        build(pocket, "chimera", **changes)

@@ -11,6 +11,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+from builders_engine import build
 from gates import DEVICE, decode, lively
 from judging import assert_rounds
 from law import fit
@@ -357,3 +358,18 @@ def test_the_shipped_adapters_beat_their_untrained_selves(pocket, family):
     built = del_.build(Settings(**SHIPPED), pocket, Unwatched())
     tokens, rounds = decode(built, prompt, 20)
     assert tokens == text and len(rounds) <= 18
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gamma": 0}, "del: gamma"),
+        ({"memory": 0}, "del: memory"),
+        ({"bound": "none"}, "del: bound"),
+        ({"head": "gone"}, "there is no head gone"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_one_line(pocket, changes, words):
+    with one_line_error(words):
+        build(pocket, "del", **changes)

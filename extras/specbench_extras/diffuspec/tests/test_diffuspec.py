@@ -6,9 +6,11 @@ import math
 import oracle
 import pytest
 import torch
+from builders_engine import build
 from gates import GREEDY, decode, lively_prompt, pair
 from law import V, fit, small_target
 from recalled import recalled
+from refusals import one_line_error
 from tiny_blocks import head, in_file, recipe, trained
 
 from specbench import config
@@ -157,3 +159,19 @@ def test_it_runs_on_the_bundled_pair(pocket):
     assert built.lossless and built.reach == block and set(built.inputs()) == {"head", "datastore"}
     prompt = pocket.tokenizer("Anna has 12 apples and buys 5 more.")["input_ids"]
     assert decode(built, prompt, 12, GREEDY)[0] == oracle.greedy(pocket.models["target"], prompt, 12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"shortest": 0}, "diffuspec: shortest"),
+        ({"shortest": 99}, "diffuspec: lengths from 99 to"),
+        ({"longest": 99}, "lengths from 2 to 99 do not fit the head, which drafts"),
+        ({"mass": 1.5}, "diffuspec: mass"),
+        ({"smoothing": 0}, "diffuspec: smoothing"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_one_line(pocket, changes, words):
+    with one_line_error(words):
+        build(pocket, "diffuspec", **changes)

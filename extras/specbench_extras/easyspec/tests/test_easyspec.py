@@ -177,3 +177,16 @@ def test_what_ships_and_what_is_refused():
     assert method.lossless and method.gamma == 6
     with one_line_error("easyspec", "norms follow the sums"):
         build(made(draft=oracle.tiny("opt", do_layer_norm_before=False)), "easyspec")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gamma": 0}, "easyspec: gamma"),
+        ({"group": 0}, "easyspec: group"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_one_line(pocket, changes, words):
+    with one_line_error(words):
+        build(pocket, "easyspec", **changes)

@@ -203,3 +203,18 @@ def test_what_ships_and_what_is_refused():
         build(made(), "graft-sps", nodes=256)
     with one_line_error("graft: checkpoints, thresholds and kept"):
         build(made(), "graft-sps", kept=(8, 24))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"variant": "stem"}, "graft: variant"),
+        ({"thresholds": [0.35, 1.5, 0.1]}, "graft: thresholds"),
+        ({"kept": [0, 8, 9]}, "graft: kept"),
+        ({"kept": [8, 24]}, "graft: checkpoints, thresholds and kept have different lengths"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_one_line(pocket, changes, words):
+    with one_line_error(words):
+        build(pocket, "graft", **changes)

@@ -5,8 +5,9 @@ import json
 import oracle
 import pandas as pd
 import pytest
-from builders_engine import made
+from builders_engine import build, made
 from gates import pair
+from refusals import one_line_error
 from screens import call
 from synthetic import Rows
 
@@ -92,3 +93,18 @@ def test_the_command(tmp_path):
     assert rates == sorted(rates) and rates[-1] > 0.5
     refused = call("analyze", "mirror", folder, "--layers", "12")
     assert refused.exit_code == 2 and "give exits from 1 to 11" in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gamma": 0}, "mirror: gamma"),
+        ({"branches": 0}, "mirror: branches"),
+        ({"exit": 1}, "mirror: exit"),
+        ({"branches": 900}, "mirror: its rounds are of up to"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_one_line(pocket, changes, words):
+    with one_line_error(words):
+        build(pocket, "mirror", **changes)

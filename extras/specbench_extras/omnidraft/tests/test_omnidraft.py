@@ -11,6 +11,7 @@ import torch
 from builders_engine import build
 from gates import DEVICE, decode
 from law import fit
+from refusals import one_line_error
 from tokenizers import Tokenizer
 from tokenizers import models as kinds
 from torch.nn import functional as F
@@ -220,3 +221,20 @@ def test_what_the_end_of_a_text_cut_off_is_not_learned():
         serve(method, prompt, count)
         assert set(method.state()["ngrams"]) == lacking & set(text[:count])
         assert method.learner.texts[0][0] == [*prompt, *text[:count]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"interval": -1}, "omnidraft: interval"),
+        ({"ngrams": "some"}, "omnidraft: ngrams"),
+        ({"length": "confidence"}, "omnidraft: length"),
+        ({"threshold": 1.0}, "omnidraft: threshold"),
+        ({"head_rate": float("nan")}, "omnidraft: head_rate"),
+        ({"gamma": 9000}, "omnidraft: its rounds are of up to 9001 tokens, but"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_one_line(pocket, changes, words):
+    with one_line_error(words):
+        build(pocket, "omnidraft", **changes)

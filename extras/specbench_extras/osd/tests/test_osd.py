@@ -11,6 +11,7 @@ from gates import DEVICE, lively_prompt, pair
 from law import fit
 from learning import Serving, equal, serve, weights
 from recalled import recalled
+from refusals import one_line_error
 from tiny_runs import SAME, always, plan_of, rounds_of, samples_of, save_pair, write_suite
 from torch.nn import functional as F
 
@@ -201,3 +202,18 @@ def test_a_stopped_run_goes_on_bit_by_bit(tmp_path):
 def test_what_it_needs():
     method = build(made(), "osd")
     assert method.lossless and method.reach == 6 and isinstance(method.drafter.session._watch, Unwatched)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"interval": 0}, "osd: interval"),
+        ({"learning_rate": float("nan")}, "osd: learning_rate"),
+        ({"clip": 0}, "osd: clip"),
+        ({"gamma": 9000}, "osd: its rounds are of up to 9001 tokens, but"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_one_line(pocket, changes, words):
+    with one_line_error(words):
+        build(pocket, "osd", **changes)

@@ -6,6 +6,7 @@ import functools
 import oracle
 import pytest
 import torch
+from builders_engine import build
 from gates import DEVICE, decode, lively
 from judging import assert_rounds
 from law import fit
@@ -178,3 +179,18 @@ def test_drafts_that_have_no_such_exits():
     with one_line_error("exits has 3, but the draft of made has 3 layers; set s2d.exits and s2d.thresholds"):
         s2d.build(Settings(**{**SHIPPED, "exits": (1, 3)}), made, Unwatched())
     assert s2d.build(Settings(**SHIPPED), made, Unwatched()).reach == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gamma": 0}, "s2d: gamma"),
+        ({"exits": [2, 1]}, "s2d: exits: must be rising numbers of layers"),
+        ({"thresholds": [0.9, 1.2, 0.3]}, "s2d: thresholds: must be probabilities"),
+        ({"thresholds": [0.9, 0.3]}, "s2d: thresholds: needs one for each of exits"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_one_line(pocket, changes, words):
+    with one_line_error(words):
+        build(pocket, "s2d", **changes)

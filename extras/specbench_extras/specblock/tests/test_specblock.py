@@ -6,6 +6,7 @@ import dataclasses
 import oracle
 import pytest
 import torch
+from builders_engine import build
 from gates import DEVICE, GREEDY, decode, lively_prompt, pair
 from law import V, fit, small_target
 from official_cases import official_cases
@@ -350,3 +351,20 @@ def test_tensors_that_are_no_head(change, words):
 def test_the_settings_are_the_official_codes():
     values = config.load_method("specblock").values
     assert values == {"nodes": 90, "blocks": 2, "leaves": 10, "first": 10, "branches": [2, 4, 6, 4], "head": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"nodes": 0}, "specblock: nodes"),
+        ({"blocks": 0}, "specblock: blocks"),
+        ({"branches": [2, 4, 6]}, "specblock: branches"),
+        ({"branches": [2, 4, -1, 0]}, "specblock: branches"),
+        ({"nodes": 10**6}, "specblock: its rounds are of up to 1000001 tokens"),
+        ({"head": "gone"}, "there is no head gone; train one: specbench train --method specblock"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_one_line(pocket, changes, words):
+    with one_line_error(words):
+        build(pocket, "specblock", **changes)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from builders_engine import build
 from chains import END, Words, chain
 from jobs import document, job_of, stopping
 from refusals import one_line_error
@@ -118,3 +119,18 @@ def test_a_head_of_other_lengths_or_with_other_layers_is_refused():
         check(replace(head, tensors=BY_HAND | {"out.bias": torch.zeros(3)}), (2, 4))
     with one_line_error("damaged"):
         check(replace(head, tensors=BY_HAND | {"second.weight": torch.zeros(2, 3)}), (2, 4))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"choices": [2, 9]}, "choices: must be different lengths from 1 to longest (8)"),
+        ({"choices": [2, 4]}, "the head for speckv was trained for the lengths [2, 4, 6, 8], not [2, 4]"),
+        ({"objective": "speed"}, "speckv: objective"),
+        ({"head": "gone"}, "there is no head gone; train one: specbench train --method speckv"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_one_line(pocket, changes, words):
+    with one_line_error(words):
+        build(pocket, "speckv", **changes)

@@ -79,3 +79,18 @@ def test_what_ships_and_what_is_refused():
     assert not method.lossless and method.reach == 1
     with one_line_error("kept (4) must be more than window (4)"):
         build(made(), "specpc", **SMALL | {"kept": 4})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kept": 0}, "specpc: kept"),
+        ({"window": 0}, "specpc: window"),
+        ({"pool": 0}, "specpc: pool"),
+        ({"gamma": -1}, "specpc: gamma"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_one_line(pocket, changes, words):
+    with one_line_error(words):
+        build(pocket, "specpc", **changes)

@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from builders_engine import build
+from refusals import one_line_error
 
 from specbench.engine.lengths import DraftToken
 from specbench_extras.specserve.specserve import Efficiency
@@ -27,3 +29,13 @@ def chance(q: float) -> DraftToken:
     """A token that was drawn with probability q."""
     probs = torch.tensor([[q, 1 - q]], dtype=torch.float64)
     return DraftToken(torch.tensor([0]), probs.log(), probs, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"draft": 0}, "specserve: draft"), ({"shortest": 30}, "30 is more than longest (20)")],
+    ids=str,
+)
+def test_bad_settings_are_one_line(pocket, changes, words):
+    with one_line_error(words):
+        build(pocket, "specserve", **changes)

@@ -158,3 +158,23 @@ def test_a_draw_of_its_own_for_each_sibling_is_found(monkeypatch):
 def test_trees_that_do_not_fit_are_refused():
     with one_line_error("tlt: its rounds are of up to 5001 tokens", "choose smaller settings"):
         build(tiny("llama"), "tlt", strategies=((2, 2, 4), (3, 3, 5000)))
+
+
+REFUSED = [
+    ("tlt", {"strategies": []}, "tlt: strategies"),
+    ("tlt", {"strategies": [[2, 2]]}, "tlt: strategies"),
+    ("tlt", {"strategies": [[2, 0, 4]]}, "tlt: strategies"),
+    ("tlt", {"epsilon": 1.5}, "tlt: epsilon"),
+    ("tlt-online", {"strategies": []}, "tlt-online: strategies"),
+    ("tlt-online", {"interval": 0}, "tlt-online: interval"),
+    ("tlt-online", {"learning_rate": float("nan")}, "tlt-online: learning_rate"),
+    ("tlt-online", {"steps": 0}, "tlt-online: steps"),
+    ("tlt-online", {"step_decay": 1.5}, "tlt-online: step_decay"),
+    ("tlt-online", {"head": "gone"}, "there is no head gone"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "words"), REFUSED, ids=str)
+def test_bad_settings_are_one_line(pocket, name, changes, words):
+    with one_line_error(words):
+        build(pocket, name, **changes)
