@@ -19,7 +19,7 @@ from specbench.measure.manifest import digest
 from specbench.training.answered import Answered, answer_all, batches, micro_tokens, most_tokens
 from specbench.training.curve import Curve
 from specbench.training.documents import Document, hold_out, training_documents
-from specbench.training.loop import Batch, Epochs, ignore
+from specbench.training.loop import Batch, Epochs, descend, ignore
 from specbench.training.publish import collecting, source
 from specbench.training.recipe import AnsweredRecipe, Autocast, LearnedRecipe
 from specbench.training.train import Job, checkpoint_of
@@ -103,7 +103,7 @@ class HeadTraining(Epochs[Batch]):
         betas: tuple[float, float] = (0.9, 0.999),
     ) -> None:
         super().__init__(items, recipe.batch, recipe.epochs)
-        self.target, self.head = target, head
+        self.target, self.head, self.recipe = target, head, recipe
         self.size, self.seed, self.device = recipe.batch, seed, target.device
         self.micro = micro_tokens(target)
         self.optimizer = torch.optim.AdamW(
@@ -128,6 +128,10 @@ class HeadTraining(Epochs[Batch]):
         self.restore(before)
         self.advance = told
         say(f"about {duration(seconds * left)} for {left} steps of {self.size} answers, as the first ones went")
+
+    def descend(self, share: float) -> None:
+        """Make a step by the gradients, in place, at a share of the highest learning rate."""
+        descend(self.optimizer, self.recipe.clip, self.recipe.learning_rate * share)
 
     def state(self) -> dict[str, Any]:
         points = self.curve.points if self.curve else {}

@@ -157,3 +157,9 @@ def cosine(step: int, steps: int, rise: float) -> float:
     if step < rise:
         return (step + 1) / rise
     return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1.0, steps - rise)))
+
+
+def linear(step: int, steps: int, warmup: float) -> float:
+    """The share of the highest learning rate: a linear rise, then a linear fall to 0 (official code)."""
+    rising = max(1.0, warmup * steps)
+    return min((step + 1) / rising, (steps - step) / max(1.0, steps - rising), 1.0)

@@ -2,11 +2,11 @@
 
 A trainer is a file here, NAME.py or NAME/train.py, with `train(job)`. It learns from documents that no test uses and
 writes one head file (engine/models/heads.py), or a folder of them for a grid of recipes. template.py has all that
-trainers of heads share which learn from the target's answers. A trainer may declare `STAGES`, the
-stages of its training, each with a recipe of its own; `GOES_ON`, True if it can begin with an earlier head; `PRESETS`,
-the papers whose recipes it has ("" first: a recipe of the method's own); `SCORED`, True if it scores what it generates;
-`DECODES`, True if the pair's models decode in sessions, by --runtime, and their weights stay as they are; and `SHARED`,
-True if several workers may make what it collects within `collecting`, or the stages or presets in which they may.
+trainers of heads share which learn from the target's answers. A trainer may declare `STAGES`, the stages of its
+training, each with a recipe of its own; `GOES_ON`, True if it can begin with an earlier head; `PRESETS`, the papers
+whose recipes it has ("" first: a recipe of the method's own); `SCORED`, True if it scores what it generates; `DECODES`,
+True if the pair's models decode in sessions, by --runtime, and their weights stay as they are; and `SHARED`, True if
+several workers may make what it collects within `collecting`, or the stages or presets in which they may.
 With `evaluations(job, device, dtype, runtime)`, the plans of runs with their folders, and `show_evaluations(runs)`,
 which prints what they say, it takes --evaluate.
 NAME is a method, or `draft`: the pair's draft model, which `sps` decodes with.

@@ -35,10 +35,10 @@ from specbench.training.eagle3.fit import (
     draft_ids,
     loss_of,
     new_head,
-    schedule,
     teach,
     unroll,
 )
+from specbench.training.loop import linear
 from specbench.training.recipe import EagleRecipe, load_recipe
 
 VOCABULARY = 96
@@ -168,9 +168,9 @@ def test_a_loss_by_hand():
 
 
 def test_the_learning_rate_by_hand():
-    results = [schedule(step, 10, 0.2) for step in range(10)]
+    results = [linear(step, 10, 0.2) for step in range(10)]
     assert results == pytest.approx([0.5, 1, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
-    assert schedule(0, 10, 0.0) == 1 and schedule(9, 10, 0.0) == pytest.approx(1 / 9)
+    assert linear(0, 10, 0.0) == 1 and linear(9, 10, 0.0) == pytest.approx(1 / 9)
 
 
 def test_steps_are_weighted_and_the_micro_batches_do_not_matter(monkeypatch):

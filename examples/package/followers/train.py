@@ -14,7 +14,7 @@ from specbench.base.console import say
 from specbench.base.hashes import stable_seed
 from specbench.training.answered import Answered
 from specbench.training.heads import AnsweredTraining, Lessons
-from specbench.training.loop import cosine, descend
+from specbench.training.loop import cosine
 from specbench.training.recipe import AnsweredRecipe
 from specbench.training.template import Figures, HeadTrainer, places, rounded
 from specbench.training.train import Job
@@ -38,15 +38,13 @@ class Training(AnsweredTraining):
             torch.manual_seed(stable_seed(seed, "network"))
             network = Network(vocabulary, recipe.width).to(target.device)
         super().__init__(target, network, answered, recipe, seed)
-        self.recipe = recipe
 
     def learn(self, batch: Sequence[Answered]) -> float:
         """Make one step, in place; returns its loss."""
         read, wanted = pairs(batch, self.device)
         loss = F.cross_entropy(self.head(read), wanted)
         loss.backward()
-        share = cosine(self.step, self.steps, self.recipe.warmup * self.steps)
-        descend(self.optimizer, self.recipe.clip, self.recipe.learning_rate * share)
+        self.descend(cosine(self.step, self.steps, self.recipe.warmup * self.steps))
         return float(loss.detach())
 
     @torch.no_grad()

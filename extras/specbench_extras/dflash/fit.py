@@ -23,7 +23,7 @@ from specbench.engine.sampling import wide
 from specbench.methods.blocks.dflash import HEADS, KIND
 from specbench.training.answered import Answered, PaddedAnswers, batches, blocks, sent
 from specbench.training.heads import AnsweredTraining, autocast, random_linear
-from specbench.training.loop import cosine, descend
+from specbench.training.loop import cosine
 from specbench_extras.dflash.outputs import Outputs, read_again
 from specbench_extras.dflash.recipe import BlockRecipe, SlotRecipe
 
@@ -107,6 +107,7 @@ class SlotTraining(AnsweredTraining):
     """The training of a block drafter."""
 
     head: BlockHead
+    recipe: SlotRecipe
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class SlotTraining(AnsweredTraining):
         kind: str = KIND,
     ) -> None:
         super().__init__(target, new_head(target, recipe, seed, kind), answered, recipe, seed)
-        self.recipe, self.vocabulary = recipe, vocabulary
+        self.vocabulary = vocabulary
         self.outputs = Outputs(target, self.head) if self.device.type == "cpu" else None
 
     def learn(self, batch: Sequence[Answered]) -> Tensor:
@@ -132,8 +133,7 @@ class SlotTraining(AnsweredTraining):
             loss = (self.losses(block, part)[0] * weights).sum() / weight
             loss.backward()
             total += loss.detach()
-        rate = self.recipe.learning_rate * cosine(self.step, self.steps, self.recipe.warmup * self.steps)
-        descend(self.optimizer, self.recipe.clip, rate)
+        self.descend(cosine(self.step, self.steps, self.recipe.warmup * self.steps))
         return total
 
     def decay(self) -> float:

@@ -20,9 +20,8 @@ from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.exit_adapter import ExitAdapter
 from specbench.methods.layers.kangaroo import KIND, check_target, new_adapter
 from specbench.training.answered import Answered, PaddedAnswers, batches, blocks
-from specbench.training.eagle3.fit import schedule
 from specbench.training.heads import AnsweredTraining, Lessons, random_linear
-from specbench.training.loop import descend
+from specbench.training.loop import descend, linear
 from specbench.training.template import Figures, HeadTrainer, places
 from specbench.training.train import Job
 from specbench_extras.kangaroo.recipe import ExitRecipe, KangarooRecipe
@@ -44,12 +43,12 @@ class AdapterTraining(AnsweredTraining):
     """The training of an adapter, or of several, each after its own number of layers; none learns from another."""
 
     head: nn.ModuleDict  # the adapters by the number of layers before them
+    recipe: ExitRecipe
 
     def __init__(self, target: PreTrainedModel, answered: Sequence[Answered], recipe: ExitRecipe, seed: int) -> None:
         layers = target.config.get_text_config().num_hidden_layers
         adapters = nn.ModuleDict({str(before): first_adapter(target, seed) for before in recipe.exits(layers)})
         super().__init__(target, adapters, answered, recipe, seed, betas=(0.9, 0.95))  # betas: official code
-        self.recipe = recipe
 
     def learn(self, batch: Sequence[Answered]) -> float:
         """Make one step, in place; returns its loss, the mean over the places, summed over adapters."""
@@ -60,9 +59,7 @@ class AdapterTraining(AnsweredTraining):
             loss.backward()
             total += loss.detach()
         nn.utils.clip_grad_value_(self.head.parameters(), self.recipe.clip)
-        descend(
-            self.optimizer, math.inf, self.recipe.learning_rate * schedule(self.step, self.steps, self.recipe.warmup)
-        )
+        descend(self.optimizer, math.inf, self.recipe.learning_rate * linear(self.step, self.steps, self.recipe.warmup))
         return float(total)
 
     @torch.no_grad()

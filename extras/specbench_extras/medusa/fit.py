@@ -16,7 +16,7 @@ from specbench.engine.models.draft_heads import DraftHeads, ResidualBlock
 from specbench.engine.sampling import wide
 from specbench.training.answered import Answered, PaddedAnswers, batches, blocks
 from specbench.training.heads import AnsweredTraining
-from specbench.training.loop import cosine, descend
+from specbench.training.loop import cosine
 from specbench_extras.medusa.recipe import DraftHeadsRecipe
 
 RANKS = 10  # how often the right token is the first, second, … of a head is measured up to here (official code: TOPK)
@@ -81,6 +81,7 @@ class DraftHeadsTraining(AnsweredTraining):
     """The training of draft heads."""
 
     head: DraftHeads
+    recipe: DraftHeadsRecipe
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class DraftHeadsTraining(AnsweredTraining):
         seed: int,
     ) -> None:
         super().__init__(target, first_heads(make, target, recipe, seed), answered, recipe, seed)
-        self.recipe, self.vocabulary = recipe, vocabulary
+        self.vocabulary = vocabulary
 
     def learn(self, batch: Sequence[Answered]) -> float:
         """Make one step, in place; returns its loss, the weighted sum over the heads of their means over the places."""
@@ -107,7 +108,7 @@ class DraftHeadsTraining(AnsweredTraining):
         fallen = cosine(self.step, self.steps, self.recipe.warmup * self.steps)
         if self.step >= self.recipe.warmup * self.steps:
             fallen = self.recipe.last_rate + (1 - self.recipe.last_rate) * fallen
-        descend(self.optimizer, self.recipe.clip, self.recipe.learning_rate * fallen)
+        self.descend(fallen)
         return float(total)
 
     def said(self, places: Places, head: int) -> Tensor:

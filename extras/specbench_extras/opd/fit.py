@@ -27,7 +27,7 @@ from specbench.methods.heads.eagle3 import EagleDrafter
 from specbench.training.answered import batches
 from specbench.training.documents import Document
 from specbench.training.heads import HeadTraining, autocast
-from specbench.training.loop import cosine, descend
+from specbench.training.loop import cosine
 from specbench_extras.dflash.fit import fill
 from specbench_extras.drafts.losses import mean_of_sides, split
 from specbench_extras.opd.recipe import ChainReplayRecipe, ReplayRecipe
@@ -37,13 +37,14 @@ from specbench_extras.opd.replay import Replay, replay, rounds_of
 class ReplayTraining(HeadTraining[list[Document]]):
     """The training of a head on the drafts of `gamma` tokens that it makes of documents."""
 
+    recipe: ReplayRecipe
     drafter: Drafter  # drafts with the head as it is
 
     def __init__(
         self, pair: Pair, head: nn.Module, gamma: int, documents: Sequence[Document], recipe: ReplayRecipe, seed: int
     ) -> None:
         super().__init__(pair.models["target"], head, len(documents), recipe, seed)
-        self.pair, self.gamma, self.documents, self.recipe = pair, gamma, documents, recipe
+        self.pair, self.gamma, self.documents = pair, gamma, documents
         self.sampling = Sampling(recipe.temperature)
 
     def batches(self, epoch: int) -> list[list[Document]]:
@@ -60,8 +61,7 @@ class ReplayTraining(HeadTraining[list[Document]]):
             loss.backward()
             total += loss.detach()
         if sum(counts):
-            rate = self.recipe.learning_rate * cosine(self.step, self.steps, self.recipe.warmup * self.steps)
-            descend(self.optimizer, self.recipe.clip, rate)
+            self.descend(cosine(self.step, self.steps, self.recipe.warmup * self.steps))
         return float(total)
 
     def replays(self, batch: Sequence[Document]) -> list[Replay]:

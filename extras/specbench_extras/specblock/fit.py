@@ -18,9 +18,8 @@ from transformers import DynamicCache, PreTrainedModel
 from specbench.base.hashes import stable_seed
 from specbench.engine.models.eagle_head import layer_sizes, layers_read
 from specbench.training.answered import Answered, PaddedAnswers, batches, blocks
-from specbench.training.eagle3.fit import schedule
 from specbench.training.heads import AnsweredTraining, autocast, random_linear
-from specbench.training.loop import descend
+from specbench.training.loop import linear
 from specbench_extras.dflash.outputs import Outputs, read_again
 from specbench_extras.specblock.losses import draft_losses, rank_classes, rank_loss
 from specbench_extras.specblock.rank_block_head import RankBlockHead, rank_config
@@ -102,6 +101,7 @@ class RankBlockTraining(AnsweredTraining):
     """The training of SpecBlock's drafter."""
 
     head: RankBlockHead
+    recipe: RankBlockRecipe
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class RankBlockTraining(AnsweredTraining):
         seed: int,
     ) -> None:
         super().__init__(target, head, answered, recipe, seed)
-        self.recipe, self.vocabulary = recipe, vocabulary
+        self.vocabulary = vocabulary
         self.outputs = Outputs(target, self.head) if self.device.type == "cpu" else None
         self.micro = max(1, self.micro // recipe.slots)  # tokens, each of as many rows
 
@@ -131,8 +131,7 @@ class RankBlockTraining(AnsweredTraining):
                 loss = self.loss(block, some, cuts) * sum(document.rows for document in some) / places
             loss.backward()
             total += loss.detach()
-        rate = self.recipe.learning_rate * schedule(self.step, self.steps, self.recipe.warmup)
-        descend(self.optimizer, self.recipe.clip, rate)
+        self.descend(linear(self.step, self.steps, self.recipe.warmup))
         return total
 
     def parts(self, batch: Sequence[Answered]) -> Iterator[tuple[PaddedAnswers, Sequence[Answered]]]:

@@ -20,7 +20,7 @@ from specbench.engine.models.eagle_steps import draft_steps
 from specbench.engine.sampling import wide
 from specbench.training.answered import Answered, PaddedAnswers, batches, blocks
 from specbench.training.heads import AnsweredTraining, random_linear
-from specbench.training.loop import descend
+from specbench.training.loop import linear
 from specbench.training.recipe import UnrolledRecipe
 
 
@@ -123,6 +123,7 @@ class Unrolled(AnsweredTraining):
     """The training of a head of one layer, by several draft steps from each place."""
 
     head: LayerHead
+    recipe: UnrolledRecipe
 
     def __init__(
         self,
@@ -134,13 +135,12 @@ class Unrolled(AnsweredTraining):
         seed: int,
     ) -> None:
         super().__init__(target, head, answered, recipe, seed, betas=(0.9, 0.95))  # betas: official code
-        self.recipe, self.layers = recipe, layers
+        self.layers = layers
 
     def learn(self, batch: Sequence[Answered]) -> float:
         """Make one step, in place; returns its loss."""
         total = self.backward(batch)
-        rate = self.recipe.learning_rate * schedule(self.step, self.steps, self.recipe.warmup)
-        descend(self.optimizer, self.recipe.clip, rate)
+        self.descend(linear(self.step, self.steps, self.recipe.warmup))
         return float(total)
 
     def backward(self, batch: Sequence[Answered]) -> Tensor:
@@ -195,12 +195,6 @@ class Eagle3Training(Unrolled):
         self, target: PreTrainedModel, head: EagleHead, answered: Sequence[Answered], recipe: UnrolledRecipe, seed: int
     ) -> None:
         super().__init__(target, head, layers_read(target), answered, recipe, seed)
-
-
-def schedule(step: int, steps: int, warmup: float) -> float:
-    """The share of the highest learning rate: a linear rise, then a linear fall to 0 (official code)."""
-    rising = max(1.0, warmup * steps)
-    return min((step + 1) / rising, (steps - step) / max(1.0, steps - rising), 1.0)
 
 
 def draft_ids(answered: Iterable[Answered], size: int, vocabulary: int) -> list[int]:
