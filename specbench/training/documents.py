@@ -138,3 +138,14 @@ def hold_out(names: Iterable[str], seed: int, one_in: int, least: int = 1) -> tu
     ordered = sorted(names, key=lambda name: stable_seed(seed, name))
     held = max(1, len(ordered) // one_in, min(least, len(ordered) // 4))
     return ordered[held:], ordered[:held]
+
+
+def split_documents(documents: Sequence[Document], seed: int, one_in: int) -> tuple[list[Document], list[Document]]:
+    """Documents to learn from, and those held out, as `hold_out` chooses them, both in their order.
+
+    Raises UserError if none is left to learn from.
+    """
+    learned, held = map(set, hold_out([document.name for document in documents], seed, one_in))
+    if not learned:
+        raise UserError(f"no document is left to learn from once {len(held)} is held out; take more --documents")
+    return [one for one in documents if one.name in learned], [one for one in documents if one.name in held]

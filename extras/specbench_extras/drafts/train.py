@@ -23,7 +23,7 @@ from specbench.measure.prompts import encode
 from specbench.plan import Plan
 from specbench.report.finding import show
 from specbench.training.answered import answer_all, most_tokens
-from specbench.training.documents import Document, documents_hash, hold_out, training_documents
+from specbench.training.documents import Document, documents_hash, split_documents, training_documents
 from specbench.training.publish import collecting, held_out_prompts, source
 from specbench.training.train import Job, checkpoint_of
 from specbench_extras.drafts import study
@@ -73,7 +73,7 @@ def train(job: Job) -> None:
     reach = recipe.gamma + 1 if recipe.data in SPECULATED else 1
     referenced = recipe.data == "ground_truth"
     documents = training_documents(job.plan, job.pair, reach, job.data, references=referenced)
-    learned, held = split(documents, job.plan.seed)
+    learned, held = split_documents(documents, job.plan.seed, HELD_OUT)
     answers = _answers(job, recipe, [*learned, *held] if recipe.data in ANSWERED else held)
     lessons = held_lessons(held, answers, recipe.length)
     if not lessons:
@@ -124,16 +124,6 @@ def prompt_lines(documents: Sequence[Document]) -> str:
         for document in documents
     ]
     return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
-
-
-def split(documents: Sequence[Document], seed: int) -> tuple[list[Document], list[Document]]:
-    """Documents to learn from, and those held out. Raises UserError if none is left to learn from."""
-    learned, held = map(set, hold_out([document.name for document in documents], seed, HELD_OUT))
-    if not learned:
-        raise UserError(f"no document is left to learn from once {len(held)} is held out; take more --documents")
-    return [document for document in documents if document.name in learned], [
-        document for document in documents if document.name in held
-    ]
 
 
 def _answers(job: Job, recipe: DraftRecipe, documents: Sequence[Document]) -> dict[str, list[list[int]]]:

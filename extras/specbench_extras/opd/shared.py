@@ -8,20 +8,10 @@ import math
 from typing import Any
 
 from specbench.base.console import note, progress, say
-from specbench.config import UserError
-from specbench.training.documents import Document, documents_hash, hold_out
-from specbench.training.heads import HELD_OUT
+from specbench.training.documents import Document, documents_hash
 from specbench.training.publish import source
 from specbench.training.train import Job, checkpoint_of
 from specbench_extras.opd.fit import ReplayTraining
-
-
-def split(job: Job, documents: list[Document]) -> tuple[list[Document], list[Document]]:
-    """Documents to learn from and those held out. Raises UserError if there are too few."""
-    learned, held = map(set, hold_out([document.name for document in documents], job.plan.seed, HELD_OUT))
-    if not learned:
-        raise UserError(f"{len(documents)} document is too few to learn from and to hold out; take more --documents")
-    return [one for one in documents if one.name in learned], [one for one in documents if one.name in held]
 
 
 def fitted(

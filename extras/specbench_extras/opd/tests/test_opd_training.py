@@ -270,7 +270,7 @@ def test_what_cannot_be_trained_is_refused(job, monkeypatch):
     refused("is a head for eagle3, not for dflash", dataclasses.replace(job(), warm_up=job(kind="eagle3").warm_up))
     refused("no head of dflash ships with made", dataclasses.replace(job(), warm_up=None))
     monkeypatch.setattr(blocks, "training_documents", lambda *_: documents(1))
-    refused("too few to learn from and to hold out; take more --documents", job())
+    refused("no document is left to learn from once 1 is held out; take more --documents", job())
 
 
 def test_every_recipe_has_its_sources():
