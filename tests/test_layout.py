@@ -123,5 +123,5 @@ def test_every_paper_is_a_folder_that_an_entry_point_finds():
 
 def test_no_two_files_of_tests_have_one_name():
     """pytest would import the first for both, and end before it runs anything."""
-    names = [path.name for folder in ("tests", "extras") for path in (ROOT / folder).rglob("test_*.py")]
+    names = [path.name for folder in ("tests", "extras", "tools") for path in (ROOT / folder).rglob("test_*.py")]
     assert [name for name, count in Counter(names).items() if count > 1] == []
