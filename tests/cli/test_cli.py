@@ -253,23 +253,6 @@ def test_unknown_names(words, meant):
     assert f"did you mean '{meant}'" in refused(*words.split())
 
 
-def test_unknown_task_and_key_in_a_suite_file():
-    write("own.yaml", "description: d\ntasks: [{task: gsm8kk}]")
-    assert "did you mean 'gsm8k'" in refused("run", "--method", "csd", "--suite", "own.yaml")
-    write("own.yaml", "description: d\ntasks: [{task: gsm8k}]\nsampling: {temprature: 1}")
-    assert "did you mean 'temperature'" in refused("run", "--method", "csd", "--suite", "own.yaml")
-    write("own.yaml", "description: d\nlimt: 3\ntasks: [{task: gsm8k}]")
-    assert "did you mean 'limit'" in refused("run", "--method", "csd", "--suite", "own.yaml")
-
-
-def test_malformed_and_missing_files():
-    write("bad.yaml", "tasks: [")
-    assert "bad.yaml" in refused("run", "--method", "csd", "--suite", "bad.yaml")
-    assert "bad.yaml" in refused("run", "--method", "bad.yaml", "--suite", "smoke")
-    assert "gone.yaml" in refused("run", "--method", "gone.yaml", "--suite", "smoke")
-    assert "gone.yaml" in refused("run", "--method", "csd", "--suite", "smoke", "--pair", "gone.yaml")
-
-
 def test_a_run_without_a_method_or_suite():
     assert "--suite" in refused("run", "--method", "csd")
     assert "--method" in refused("run", "--suite", "math")

@@ -13,32 +13,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from echoing import echo
+from playing import Player
+from playing import fakes as fakes
 from screens import output, refusal
 
 from specbench.config import UserError
 from specbench.measure import crew, parts, queue
-from specbench.measure.crew import NOWHERE, Crew, Worker
+from specbench.measure.crew import NOWHERE, Crew
 from specbench.measure.parts import Begun, Done, Opened, Parts, Stepped, carry_out, do_parts
 from specbench.measure.worker import Refused, version
 from specbench.training.collected import Share, collect_all, sharing
 from specbench.training.documents import Document
 from specbench.training.publish import collecting
-
-
-class Fake:
-    """A worker that does as the test says."""
-
-    def __init__(self, number: int) -> None:
-        mine, self.line = Pipe()
-        self.worker = Worker(number, mine, NOWHERE, lambda: "exit code -9")
-
-    def received(self):
-        return self.line.recv() if self.line.poll() else "nothing"
-
-
-@pytest.fixture
-def fakes():
-    return [Fake(1), Fake(2)]
 
 
 @pytest.fixture
@@ -122,7 +108,7 @@ def test_the_part_of_a_lost_worker_is_done_by_another_one(driver, fakes, capsys)
 
 
 def test_a_part_that_kills_its_workers_is_given_up():
-    fakes = [Fake(number) for number in (1, 2, 3, 4)]
+    fakes = [Player(number) for number in (1, 2, 3, 4)]
     driver = Parts(Crew([fake.worker for fake in fakes], wait))
     for fake in fakes:
         tell(driver, fake, begun(1))

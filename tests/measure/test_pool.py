@@ -8,19 +8,19 @@ import subprocess
 import sys
 import threading
 import time
-from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
+from playing import Player
 from screens import output, refusal
 from tiny_runs import SAME, always, samples_of
 
 from specbench.config import UserError
 from specbench.measure import loop, pool
-from specbench.measure.crew import Crew, Worker
+from specbench.measure.crew import Crew
 from specbench.measure.pool import ShardPool
 from specbench.measure.staffing import Staffing
 from specbench.measure.worker import Advanced, Ended, Given, Ready, Refused, version
@@ -29,15 +29,9 @@ from specbench.results.shard import Shard
 from specbench.results.stored import StoredRun
 
 
-class Fake:
-    """A worker that does as the test says."""
-
-    def __init__(self, number: int) -> None:
-        mine, self.line = Pipe()
-        self.worker = Worker(number, mine, Path(f"worker-{number}.txt"), lambda: "exit code -9")
-
+class Fake(Player):
     def received(self):
-        facts = self.line.recv() if self.line.poll() else "nothing"
+        facts = super().received()
         return facts.shard if isinstance(facts, Given) else facts
 
 

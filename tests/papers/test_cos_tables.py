@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from cases import mostly_long
+from papers_made import instead_of_decoding
 from synthetic import SINGLE, Timed, timed_run
 
 from specbench import config
@@ -241,12 +242,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[An
         files.write_json(folder / "manifest.json", {"schema": 1, "plan": plan.model_dump(mode="json"), **facts})
         return True
 
-    monkeypatch.setattr(missing_runs.command, "carry_out", carry_out)
-    monkeypatch.setattr(missing_runs.compare, "write_summary", lambda folder: None)
-    monkeypatch.setattr(missing_runs, "_announce", lambda plan, folder, pair: None)
-    monkeypatch.setattr(missing_runs, "load_tasks", lambda plan, pair: None)
-    monkeypatch.setattr(missing_runs.prepare, "build_alone", lambda spec, pair: None)
-    monkeypatch.setattr(missing_runs.prepare, "load_models", lambda plan: asked["loaded"].append(plan.pair.name))
+    instead_of_decoding(monkeypatch, carry_out, lambda plan: asked["loaded"].append(plan.pair.name))
     monkeypatch.setattr(missing_runs.time, "strftime", lambda _: str(len(asked["plans"])))
     return asked
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from papers_made import instead_of_decoding, publish
 from synthetic import CHAIN, SINGLE, Rows, Timed, timed_run
 
 from specbench import config
@@ -75,12 +76,7 @@ paper,2,,Sums,,Calibrated,baseline=Spec,Spd,1.20,x
 
 @pytest.fixture(autouse=True)
 def paper(tmp_path, monkeypatch):
-    folder = tmp_path / "published"
-    folder.mkdir()
-    (folder / "paper.yaml").write_text(yaml.safe_dump(PAPER))
-    (folder / "paper-table1.csv").write_text(TABLE_1)
-    (folder / "paper-table2.csv").write_text(TABLE_2)
-    monkeypatch.setattr(published, "FOLDER", folder)
+    publish(monkeypatch, tmp_path, PAPER, TABLE_1, TABLE_2)
     (result,) = published.papers()
     return result
 
@@ -501,12 +497,7 @@ def engine(tmp_path, monkeypatch):
         files.write_json(folder / "manifest.json", data)
         return True
 
-    monkeypatch.setattr(missing_runs.command, "carry_out", carry_out)
-    monkeypatch.setattr(missing_runs.compare, "write_summary", lambda folder: None)
-    monkeypatch.setattr(missing_runs, "_announce", lambda plan, folder, pair: None)
-    monkeypatch.setattr(missing_runs, "load_tasks", lambda plan, pair: None)
-    monkeypatch.setattr(missing_runs.prepare, "build_alone", lambda spec, pair: None)
-    monkeypatch.setattr(missing_runs.prepare, "load_models", lambda plan: object())
+    instead_of_decoding(monkeypatch, carry_out, lambda plan: object())
     return plans
 
 

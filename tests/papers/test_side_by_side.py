@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import yaml
 from cases import mostly_long
+from papers_made import publish
 from synthetic import CHAIN, SINGLE, Timed, timed_run
 
 from specbench import config
@@ -57,11 +58,7 @@ paper,1,,Mix,,Adaptive,weight=1;depth=0,KL,0.412,nats
 
 @pytest.fixture(autouse=True)
 def paper(tmp_path, monkeypatch):
-    folder = tmp_path / "published"
-    folder.mkdir()
-    (folder / "paper.yaml").write_text(yaml.safe_dump(PAPER))
-    (folder / "paper-table1.csv").write_text(HEADER + TABLE)
-    monkeypatch.setattr(published, "FOLDER", folder)
+    publish(monkeypatch, tmp_path, PAPER, HEADER + TABLE)
     monkeypatch.setattr(checks, "FEWEST_DOCUMENTS", 1)
     (result,) = published.papers()
     return result

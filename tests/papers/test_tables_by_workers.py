@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 import yaml
+from papers_made import publish
 from screens import call, output, refusal
 
 from specbench.measure.staffing import Staffing
@@ -32,11 +33,7 @@ paper,1,Big/Small,Code,0,Spec,,AR,60.5,%
 @pytest.fixture(autouse=True)
 def suite(tmp_path, monkeypatch):
     """A paper with one table, and a suite of few short texts."""
-    folder = tmp_path / "published"
-    folder.mkdir()
-    (folder / "paper.yaml").write_text(yaml.safe_dump(PAPER))
-    (folder / "paper-table1.csv").write_text(CELLS)
-    monkeypatch.setattr(published, "FOLDER", folder)
+    publish(monkeypatch, tmp_path, PAPER, CELLS)
     monkeypatch.chdir(tmp_path)
     lines = [{"task": task, "max_new_tokens": 12} for task in ("pocket_gsm8k", "pocket_humaneval")]
     path = tmp_path / "few.yaml"

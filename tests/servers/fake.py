@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from typing import Any
 from zlib import crc32
 
 from aiohttp import web
+from listening import listening
 
 RECORDED = Path(__file__).with_name("recorded.jsonl")
 
@@ -249,37 +248,6 @@ class Fake:
 
 @contextmanager
 def serving(fake: Fake) -> Iterator[Fake]:
-    """The server on a free port of this machine, in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    ready = threading.Event()
-
-    async def start() -> web.AppRunner:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", fake.answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        tls = None
-        if fake.certificate:
-            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            tls.load_cert_chain(fake.certificate)
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
-        await site.start()
-        fake.url = f"http{'s' * bool(tls)}://127.0.0.1:{runner.addresses[0][1]}"
-        return runner
-
-    def run() -> None:
-        asyncio.set_event_loop(loop)
-        runner = loop.run_until_complete(start())
-        ready.set()
-        loop.run_forever()
-        loop.run_until_complete(runner.cleanup())
-        loop.close()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    assert ready.wait(20)
-    try:
+    """The server while it listens."""
+    with listening(fake, fake.certificate):
         yield fake
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(20)

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from listening import listening
 
 PAUSE = 0.005
 
@@ -63,31 +63,6 @@ def usage(tokens: int, **more: Any) -> dict[str, Any]:
 
 @contextmanager
 def scripted(server: Scripted) -> Iterator[Scripted]:
-    """The server on a free port of this machine, in a thread of its own."""
-    loop, ready = asyncio.new_event_loop(), threading.Event()
-
-    async def start() -> web.AppRunner:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", server.answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        return runner
-
-    def run() -> None:
-        asyncio.set_event_loop(loop)
-        runner = loop.run_until_complete(start())
-        ready.set()
-        loop.run_forever()
-        loop.run_until_complete(runner.cleanup())
-        loop.close()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    assert ready.wait(20)
-    try:
+    """The server while it listens."""
+    with listening(server):
         yield server
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(20)

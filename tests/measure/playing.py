@@ -1,0 +1,24 @@
+"""Workers that do as a test says, at the other end of their drivers' lines."""
+
+from multiprocessing import Pipe
+from typing import Any
+
+import pytest
+
+from specbench.measure.crew import NOWHERE, Worker
+
+
+class Player:
+    """A worker and the test's end of its line."""
+
+    def __init__(self, number: int) -> None:
+        mine, self.line = Pipe()
+        self.worker = Worker(number, mine, NOWHERE, lambda: "exit code -9")
+
+    def received(self) -> Any:
+        return self.line.recv() if self.line.poll() else "nothing"
+
+
+@pytest.fixture
+def fakes() -> list[Player]:
+    return [Player(1), Player(2)]
