@@ -30,6 +30,9 @@ from specbench.results.stored import StoredRun
 
 
 class Fake(Player):
+    def __init__(self, number):
+        super().__init__(number, Path(f"worker-{number}.txt"))
+
     def received(self):
         facts = super().received()
         return facts.shard if isinstance(facts, Given) else facts
