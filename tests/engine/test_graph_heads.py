@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from captured import HERE, KINDS, LEARNED, capturing, counted_rounds, headed, on_cpu
+from captured import HERE, KINDS, LEARNED, capturing, counted_rounds, headed
 from cases import mostly_long
 from gates import DEVICE, decode, lively_prompt, pair
+from weights import stored
 
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import Head
@@ -150,4 +151,4 @@ def feature(fuse: str):
     """A head of EAGLE with random weights, in float64."""
     made = first_head(pair("llama")[0], 96, fuse, 0)
     facts = {"fuse": fuse, "config": stored_settings(made.config)}
-    return feature_head(Head("eagle", on_cpu(made), facts), pair("llama")[0], 96)
+    return feature_head(Head("eagle", stored(made), facts), pair("llama")[0], 96)

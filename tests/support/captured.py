@@ -9,6 +9,7 @@ import tiny_blocks
 import tiny_heads
 import torch
 from gates import DEVICE, lively_prompt, pair
+from weights import stored
 
 from specbench.engine import ids
 from specbench.engine.models.eagle_head import layers_read, stored_settings
@@ -102,13 +103,13 @@ def headed(kind: str, target, runtime: Runtime, architecture: str = "llama", tot
     if kind == "eagle":
         made = first_head(pair(architecture)[0], 96, "fc", 0)
         facts = {"fuse": "fc", "config": stored_settings(made.config)}
-        head = feature_head(Head(kind, on_cpu(made), facts), target, 96)
+        head = feature_head(Head(kind, stored(made), facts), target, 96)
         return Eagle3(session, EagleDrafter(head, drafts(head, runtime), LAST, total, 4, depth), {})
     if kind in ("medusa", "hydra"):
         new, of_tensors, drafter = RANKED[kind]
         recipe = DraftHeadsRecipe(**load_recipe(kind, []).values | {"heads": 3, "layers": 2})
         made = first_heads(new, pair(architecture)[0], recipe, 0)
-        head = of_file(Head(kind, on_cpu(made), {"accuracies": ACCURACIES}), target, of_tensors)[0]
+        head = of_file(Head(kind, stored(made), {"accuracies": ACCURACIES}), target, of_tensors)[0]
         tree = ranked_tree(best_paths(ACCURACIES, 9), target.device)
         return Medusa(session, drafter(head, tree, 96, Unwatched(), runtime), {})
     if kind == "mtp":
@@ -134,10 +135,6 @@ def random_module(target, device: torch.device = HERE):
 
 def drafts(head, runtime: Runtime) -> Session:
     return Session(head, "draft", vocabulary=head.config.vocab_size, runtime=runtime)
-
-
-def on_cpu(head) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().cpu() for name, tensor in head.state_dict().items()}
 
 
 def counting(monkeypatch) -> None:

@@ -6,6 +6,7 @@ import functools
 import torch
 from gates import lively_prompt, pair
 from naive_block import lattice, text_lattice
+from weights import stirred, stored, weights_of
 
 from specbench.engine.models.block_head import BlockHead
 from specbench.engine.models.eagle_head import stored_settings
@@ -33,23 +34,12 @@ recipe = functools.partial(recipe_of, "dflash")
 
 def in_file(model: BlockHead) -> Head:
     """A head as it would be read back."""
-    tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     facts = {"config": stored_settings(model.config), "layers": list(model.layers_read), "block": model.block}
-    return Head(kind_of(model), tensors, facts)
+    return Head(kind_of(model), stored(model), facts)
 
 
 def kind_of(model: BlockHead) -> str:
     return "deer" if not model.layers_read else "dflare" if model.mixed else "dflash"
-
-
-def stirred(model: BlockHead, seed: int = 0) -> BlockHead:
-    """The head with other norms, in place: norms that do nothing would hide where they stand."""
-    rng = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name or "fusion" in name:
-                parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng).to(parameter.device))
-    return model
 
 
 def apart(model: BlockHead) -> BlockHead:
@@ -92,7 +82,7 @@ def naive_parts(architecture: str):
 def naive_lattice(architecture: str, model: BlockHead, text: list[int], size: int) -> torch.Tensor:
     """The logits of the slots after a text, of whose last token the target says nothing."""
     target, table, output = naive_parts(architecture)
-    weights = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
+    weights = weights_of(model)
     groups = GROUPS.get(architecture, 2)
     if kind_of(model) == "deer":
         return text_lattice(weights, table, output, text, size, groups=groups)

@@ -6,6 +6,7 @@ import functools
 import oracle
 import torch
 from gates import lively_prompt, pair
+from weights import stirred, stored
 
 from specbench.engine.models.eagle_head import EagleHead, stored_settings
 from specbench.engine.models.heads import Head
@@ -18,7 +19,7 @@ from specbench.training.recipe import EagleRecipe, load_recipe
 def in_file(model: EagleHead) -> Head:
     """A head as it would be read back."""
     ids = model.ids.cpu()
-    tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    tensors = stored(model)
     tensors["d2t"] = (ids - torch.arange(len(ids))).float()
     return Head("eagle3", tensors, {"config": stored_settings(model.config)})
 
@@ -27,13 +28,7 @@ def in_file(model: EagleHead) -> Head:
 def head(architecture: str, ids: tuple[int, ...] = tuple(range(0, 96, 2)), seed: int = 0) -> EagleHead:
     """A random head for a tiny target, whose states differ from token to token."""
     target = pair(architecture)[0]
-    made = new_head(target, ids, seed)
-    with torch.no_grad():
-        rng = torch.Generator().manual_seed(seed)
-        for name, parameter in made.named_parameters():
-            if "norm" in name:  # norms that do nothing would hide where they stand
-                parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng).to(parameter.device))
-    return eagle_head(in_file(made), target, 96)
+    return eagle_head(in_file(stirred(new_head(target, ids, seed), seed)), target, 96)
 
 
 @functools.cache

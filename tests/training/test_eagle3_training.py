@@ -16,6 +16,7 @@ from gates import DEVICE, decode, pair
 from jobs import job_of, stopping
 from screens import call
 from tiny_heads import answered
+from weights import stirred, weights_of
 
 from specbench import config
 from specbench.config import UserError
@@ -117,17 +118,12 @@ def test_blocks_are_padded_behind_and_no_larger_than_a_forward_may_be(monkeypatc
 def test_every_draft_step_equals_a_head_without_cache():
     """At each place, features of the target up to it and then the head's own states, one path after the other."""
     ids, steps = list(range(1, 96, 3)), 4
-    model = new_head(target(), ids, seed=1)
-    with torch.no_grad():
-        rng = torch.Generator().manual_seed(0)
-        for name, parameter in model.named_parameters():
-            if "norm" in name:
-                parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng).to(parameter.device))
+    model = stirred(new_head(target(), ids, seed=1))
     block = blocks(answered(), target().device)[0]
     with torch.no_grad():
         result = unroll(model, block, teach(target(), model, block, steps), steps)
     cpu = copy.deepcopy(target()).cpu()
-    weights = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
+    weights = weights_of(model)
     table = cpu.get_input_embeddings().weight.double()
     checked = 0
     for row, one in enumerate(answered()):

@@ -19,6 +19,7 @@ from recalled import recalled
 from refusals import one_line_error
 from tabled import draw_for_each_branch
 from torch.nn import functional as F
+from weights import stored, weights_of
 
 from specbench import config
 from specbench.engine.models.eagle_head import stored_settings
@@ -49,8 +50,7 @@ def recipe(preset: str, **changes) -> FeatureRecipe:
 
 def in_file(model: FeatureHead, fuse: str) -> Head:
     """A head as it would be read back."""
-    tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
-    return Head("eagle", tensors, {"fuse": fuse, "config": stored_settings(model.config)})
+    return Head("eagle", stored(model), {"fuse": fuse, "config": stored_settings(model.config)})
 
 
 def test_trees_are_those_of_its_own_code():
@@ -107,7 +107,7 @@ def naive_states(architecture: str, model: FeatureHead, fuse: str, text: list[in
     target = copy.deepcopy(pair(architecture)[0]).cpu()
     with torch.no_grad():
         seen = target(torch.tensor([text[:-1]]), use_cache=False, output_hidden_states=True).hidden_states[-1][0]
-    weights = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
+    weights = weights_of(model)
     layer = target.get_input_embeddings()
     table = layer.weight.double() * float(getattr(layer, "embed_scale", 1.0))
     return naive.states(weights, fuse, table, [*text[1:], *drafted], seen.double(), *HEADS.get(architecture, (4, 2)))

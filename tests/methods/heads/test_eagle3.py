@@ -17,6 +17,7 @@ from recalled import recalled
 from refusals import one_line_error
 from tabled import draw_for_each_branch
 from tiny_heads import head, in_file, trained
+from weights import weights_of
 
 from pocket.corpus import prompt_and_completion
 from specbench import config
@@ -51,7 +52,7 @@ def naive_states(architecture: str, model: EagleHead, text: list[int], drafted: 
         out = target(torch.tensor([text[:-1]]), use_cache=False, output_hidden_states=True)
         # What enters layers 2, L/2 and L - 3 of a model of two layers, as near as there are: 1, 1 and 0.
         seen = torch.cat([out.hidden_states[i][0] for i in (1, 1, 0)], -1)
-        weights = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
+        weights = weights_of(model)
         table = target.get_input_embeddings().weight.double()
         scale = getattr(target.get_input_embeddings(), "embed_scale", 1.0)
         heads, groups = HEADS.get(architecture, (4, 2))

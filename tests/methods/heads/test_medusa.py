@@ -17,6 +17,7 @@ from recalled import recalled
 from refusals import one_line_error
 from tabled import draw_for_each_branch
 from watched import Told
+from weights import stored, weights_of
 
 from specbench import config
 from specbench.engine.models.draft_heads import DraftHeads
@@ -57,8 +58,7 @@ def recipe(kind: str, **changes) -> DraftHeadsRecipe:
 
 def in_file(kind: str, model: DraftHeads, accuracies=ACCURACIES) -> Head:
     """Heads as they would be read back."""
-    tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
-    return Head(kind, tensors, {"accuracies": accuracies})
+    return Head(kind, stored(model), {"accuracies": accuracies})
 
 
 @torch.no_grad()
@@ -95,10 +95,6 @@ def method(kind, target, model, nodes=9, runtime=EAGER, watch=None, accuracies=A
     session = Session(target, "target", watch, runtime=runtime)
     drafter = DRAFTER[kind](model, tree, target.config.vocab_size, watch or Unwatched())
     return Medusa(session, drafter, {}, rule)
-
-
-def weights_of(model):
-    return {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
 
 
 # Trees

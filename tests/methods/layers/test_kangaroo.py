@@ -14,6 +14,7 @@ from judging import assert_rounds
 from law import fit
 from refusals import one_line_error
 from watched import Told
+from weights import stirred, stored, weights_of
 
 from pocket.corpus import prompt_and_completion
 from specbench import config
@@ -43,19 +44,12 @@ SHAPES = {"opt": (4, 1)}  # heads of the tiny models, and how many share a key
 
 def in_file(model: ExitAdapter, exit_layer: int = 1) -> Head:
     """An adapter as it would be read back."""
-    tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
-    return Head("kangaroo", tensors, {"exit": exit_layer, "config": stored_settings(model.config)})
+    return Head("kangaroo", stored(model), {"exit": exit_layer, "config": stored_settings(model.config)})
 
 
 def adapter(target, seed: int = 0) -> ExitAdapter:
     """An adapter with random weights."""
-    made = first_adapter(target, seed)
-    with torch.no_grad():
-        rng = torch.Generator().manual_seed(seed)
-        for name, parameter in made.named_parameters():
-            if "norm" in name:  # norms that do nothing would hide where they stand
-                parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng).to(parameter.device))
-    return exit_adapter(in_file(made), target)[0]
+    return exit_adapter(in_file(stirred(first_adapter(target, seed), seed)), target)[0]
 
 
 @functools.cache
@@ -76,10 +70,6 @@ def method(target, model, gamma=5, threshold=0.5, runtime=EAGER, watch=None) -> 
     session = LayerSession(target, "target", watch, runtime=runtime)
     drafter = ExitDrafter(session, Session(model, "draft", runtime=runtime), 1, threshold, watch)
     return Kangaroo(session, drafter, gamma, {})
-
-
-def weights_of(model):
-    return {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
 
 
 @pytest.mark.parametrize("runtime", (pytest.param(EAGER, marks=LONG), STATIC), ids=lambda one: one.name)

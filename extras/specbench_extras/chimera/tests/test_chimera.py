@@ -16,6 +16,7 @@ from law import V, fit, small_target
 from recalled import recalled
 from refusals import one_line_error
 from torch.nn import functional as F
+from weights import stored, weights_of
 
 from specbench import config
 from specbench.engine.models.eagle_head import stored_settings
@@ -45,7 +46,7 @@ def recipe(**changes) -> StateRecipe:
 
 def in_file(model: ChimeraHead) -> Head:
     """A head as it would be read back."""
-    tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    tensors = stored(model)
     return Head("chimera", tensors, {"config": stored_settings(model.config)})
 
 
@@ -90,7 +91,7 @@ def naive_drafted(architecture: str, model: ChimeraHead, text: list[int], drafte
     target = on_cpu(architecture)
     with torch.no_grad():
         seen = target(torch.tensor([text[:-1]]), use_cache=False, output_hidden_states=True).hidden_states[-1][0]
-    weights = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
+    weights = weights_of(model)
     layer = target.get_input_embeddings()
     table = layer.weight.detach().double() * float(getattr(layer, "embed_scale", 1.0))
     heads = HEADS.get(architecture, (4, 2))

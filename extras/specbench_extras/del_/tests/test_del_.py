@@ -19,6 +19,7 @@ from official_cases import official_cases
 from refusals import one_line_error
 from torch import nn
 from watched import Told
+from weights import weights_of
 
 from pocket.corpus import prompt_and_completion
 from specbench import config
@@ -170,10 +171,7 @@ def test_rounds_and_choices_equal_those_without_cache(architecture, bound, runti
     target, adapters = deep(architecture), trained(architecture)
     prompt, text = lively(target, 12, 30)
     on_cpu = copy.deepcopy(target).cpu()
-    weights = [
-        {name: tensor.detach().cpu().double() for name, tensor in adapter.state_dict().items()}
-        for adapter in adapters.values()
-    ]
+    weights = [weights_of(adapter) for adapter in adapters.values()]
 
     @functools.cache
     def said(index, tokens):

@@ -14,6 +14,7 @@ from jobs import document, job_of, own_answers, stopping
 from refusals import one_line_error
 from screens import call
 from torch import nn
+from weights import weights_of
 
 from specbench import config
 from specbench.engine.models.heads import read_head
@@ -48,7 +49,7 @@ def test_the_loss_is_that_of_plain_forwards():
     (block,) = blocks(answered(), target().device)
     with torch.no_grad():
         (fitted,) = fit(target(), nn.ModuleDict({"1": adapter}), block)
-    weights = {name: tensor.detach().cpu().double() for name, tensor in adapter.state_dict().items()}
+    weights = weights_of(adapter)
     loss, agreed, places = 0.0, 0, 0
     for one in answered():
         for end in range(one.prompt + 1, len(one.tokens)):

@@ -13,6 +13,7 @@ from gates import decode, pair
 from jobs import document, job_of, own_answers, stopping
 from refusals import one_line_error
 from screens import call
+from weights import weights_of
 
 from specbench import config
 from specbench.engine.models.heads import read_head
@@ -45,10 +46,6 @@ def target():
 def answered() -> list[Answered]:
     """Of different lengths; one is too short for the later heads."""
     return own_answers(target(), (6, 3, 5), (4, 7, 2))
-
-
-def weights_of(model):
-    return {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
 
 
 def noisy(kind, **changes):

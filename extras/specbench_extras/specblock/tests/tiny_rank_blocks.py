@@ -6,6 +6,7 @@ import functools
 import naive_rank_block as naive
 import torch
 from gates import lively_prompt, pair
+from weights import stirred, stored, weights_of
 
 from specbench.engine.models.eagle_head import stored_settings
 from specbench.engine.models.heads import Head
@@ -29,19 +30,9 @@ def recipe(**changes) -> RankBlockRecipe:
 def in_file(model: RankBlockHead) -> Head:
     """A head as it would be read back."""
     ids = model.ids.cpu()
-    tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    tensors = stored(model)
     tensors["d2t"] = (ids - torch.arange(len(ids))).float()
     return Head("specblock", tensors, {"config": stored_settings(model.config)})
-
-
-def stirred(model: RankBlockHead, seed: int = 0) -> RankBlockHead:
-    """The head with other norms and larger queries, in place: what does nothing would hide where it stands."""
-    rng = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name or "queries" in name:
-                parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng).to(parameter.device))
-    return model
 
 
 @functools.cache
@@ -79,7 +70,7 @@ def naive_blocks(
         out = target(torch.tensor([text[:-1]]), use_cache=False, output_hidden_states=True)
     # What enters layers 2, L/2 and L - 3 of a model of two layers, as near as there are: 1, 1 and 0.
     seen = torch.cat([out.hidden_states[i][0] for i in (1, 1, 0)], -1).double()
-    weights = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
+    weights = weights_of(model)
     embedding = table.weight.double() * float(getattr(table, "embed_scale", 1.0))
     groups = GROUPS.get(architecture, 2)
     made = []
