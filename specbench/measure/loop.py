@@ -15,7 +15,6 @@ from specbench.base.console import warn
 from specbench.engine.clock import now
 from specbench.engine.models.pair import Pair
 from specbench.engine.types import Method
-from specbench.measure.conversations import Conversations
 from specbench.measure.gate import admit, importing
 from specbench.measure.prepare import decode_beginning, prepare, suppress_failures
 from specbench.measure.sample import Decoder, Rows, tell_worth, untimed
@@ -28,6 +27,7 @@ from specbench.results.stored import StoredRun
 from specbench.tasks.harness import Request
 
 if TYPE_CHECKING:
+    from specbench.measure.conversations import Prompts
     from specbench.results.shard import Shard
 
 
@@ -124,7 +124,7 @@ class OneByOne:
         self.work, self.recorder, self.forecast = work, recorder, forecast
         self.first = recorder.done()  # where a run that was stopped goes on
         self.decoder = Decoder(work.pair, work.stopwatch, work.sampling, work.plan.seed)
-        self.conversations = Conversations(work)
+        self.conversations = work.conversations()
         self.states: dict[str, Any] | None = None  # what each method had learned by the end of the last document
 
     def decode(self, index: int) -> list[dict[str, Any]]:
@@ -134,9 +134,11 @@ class OneByOne:
         request, prompt = work.requests[place], work.prompts[place]
         first_here, task_begins = index == self.first, work.begins_task(index)
         fresh = task_begins or index == work.span.start  # a shard begins within a task only if no method learns
-        if first_here:
-            self.conversations.recall(self.recorder.folder, repeat, request)
-        prompts = self.conversations.prompts(request, prompt)
+        prompts: Prompts = dict.fromkeys(work.methods, (request, prompt))
+        if self.conversations:
+            if first_here:
+                self.conversations.recall(self.recorder.folder, repeat, request)
+            prompts = self.conversations.prompts(request, prompt)
         rows: list[Rows] = []
 
         def decode(name: str, **more: Any) -> Rows:
@@ -171,7 +173,8 @@ class OneByOne:
 
             ids = {name: own for name, (_, own) in prompts.items()}
             mark_divergence(samples, work.methods, work.plan, work.pair, ids)
-        self.conversations.add(samples)
+        if self.conversations:
+            self.conversations.add(samples)
         self.states = {name: decoder.attempt(name, method.state) for name, method in work.methods.items()}
         self.recorder.write(index, samples, rounds, self.states)
         return rounds

@@ -26,7 +26,7 @@ from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.mixers import Mixers
 from specbench.engine.session import LAST, Session
 from specbench.measure import loop
-from specbench.report.ends import what_states_cost
+from specbench.report.comparison import what_states_cost
 from specbench_extras.drafts.batch import Batch as FixedBatch
 
 # How each architecture goes back: what the cache of transformers allows, and whether its modules read a block after a

@@ -12,7 +12,6 @@ from specbench.base import hub
 from specbench.base.untrusted import BRIEF, brief, is_file, read_object
 from specbench.config import BUNDLED as BUNDLED_PREFIX
 from specbench.config import DATA, GGUF, ModelSpec, UserError
-from specbench.engine.models.folder_limits import check_limits
 
 if TYPE_CHECKING:
     import torch
@@ -86,7 +85,10 @@ def model_folder(
     elif not folder.is_dir():
         raise UserError(f"cannot load {spec.model}: it is not a folder -- {NEEDED}")
     check_folder(folder, spec.model)
-    check_limits(folder, spec.model)
+    if BUNDLED not in folder.parents:
+        from specbench.engine.models.folder_limits import check_limits
+
+        check_limits(folder, spec.model)
     return folder
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pandas as pd
 
 from specbench.measure.work import add_seconds
-from specbench.report.ends import where_memory_went, where_time_went
+from specbench.report.comparison import where_memory_went, where_time_went
 
 GB = 10**9
 
