@@ -125,3 +125,10 @@ def test_no_two_files_of_tests_have_one_name():
     """pytest would import the first for both, and end before it runs anything."""
     names = [path.name for folder in ("tests", "extras", "tools") for path in (ROOT / folder).rglob("test_*.py")]
     assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def test_the_name_of_a_class_means_one_thing():
+    """But for `Settings`, which every method has: the module says whose."""
+    trees = (ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py"))
+    classes = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert [name for name, count in classes.items() if count > 1] == ["Settings"]

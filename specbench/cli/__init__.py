@@ -72,7 +72,7 @@ def panels() -> dict[str, list[Callable[..., None]]]:
     return own | {EXTRAS: [entry.load() for entry in plugins.extras("commands").values()]}
 
 
-class Modules(Mapping[str, Any]):
+class LazyCommands(Mapping[str, Any]):
     """The commands of PANELS by name; a look at one imports its module."""
 
     def __iter__(self) -> Iterator[str]:
@@ -150,7 +150,7 @@ class Commands(Brought):
     entries, panel = "commands", EXTRAS
 
     def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes | {"commands": Modules()})
+        super().__init__(**attributes | {"commands": LazyCommands()})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_values(args))

@@ -193,7 +193,7 @@ class Stopwatch:
 
 
 @dataclass
-class Step:
+class BatchStep:
     """A round of several texts: its seconds, and the forwards in it."""
 
     rows: int
@@ -218,7 +218,7 @@ class RowStopwatch:
         """Begin a text: forget the last one."""
         self.highest = Highest()
         self.forwards: list[SharedForward] = []
-        self.ends: list[tuple[Step, int]] = []  # of each round: its step, forwards so far
+        self.ends: list[tuple[BatchStep, int]] = []  # of each round: its step, forwards so far
 
     def forward(self, model: str, width: int, context: int, passes: int = 1) -> Forward:
         self.forwards.append(forward := SharedForward(model, width, context, passes=passes))
@@ -252,13 +252,13 @@ class BatchStopwatch:
     """Times the steps of a batch and the forwards in them."""
 
     device: torch.device
-    _step: Step | None = None
+    _step: BatchStep | None = None
     _unread: list[DeviceForward] = field(default_factory=list)
 
     @contextmanager
     def step(self, rows: Sequence[Watched]) -> Iterator[None]:
         """Time a round of these rows, which ends when the host knows all their tokens."""
-        step = self._step = Step(len(rows))
+        step = self._step = BatchStep(len(rows))
         began = time.perf_counter()
         yield
         step.seconds = time.perf_counter() - began

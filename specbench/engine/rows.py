@@ -15,7 +15,7 @@ import torch
 
 from specbench.engine.clock import BatchStopwatch, RowStopwatch
 from specbench.engine.generate import Ending
-from specbench.engine.runtimes.batched import Job, RowRunner, StateRow
+from specbench.engine.runtimes.batched import RowRunner, StateRow, TextGreenlet
 from specbench.engine.runtimes.slots import Feed
 from specbench.engine.types import Round
 
@@ -122,12 +122,12 @@ def failing(error: Exception) -> Iterator[Round]:
 @torch.inference_mode()
 def next_rounds(rows: Sequence[Row], stopwatch: BatchStopwatch, together: Sequence[Row]) -> None:
     """Decode one round of every row, in place. `together`: all rows of the batch."""
-    jobs = {Job(partial(next, row.rounds)): row for row in rows}
+    jobs = {TextGreenlet(partial(next, row.rounds)): row for row in rows}
     for job, row in jobs.items():
         job.text, job.texts = row, together
-    waiting: dict[Job, tuple[RowRunner | StateRow, Feed]] = {}
+    waiting: dict[TextGreenlet, tuple[RowRunner | StateRow, Feed]] = {}
 
-    def resume(job: Job, go_on: Callable[[], Any]) -> None:
+    def resume(job: TextGreenlet, go_on: Callable[[], Any]) -> None:
         """Let a job go on until it waits for a forward, or until its round is over."""
         try:
             result = go_on()
@@ -157,12 +157,12 @@ def next_rounds(rows: Sequence[Row], stopwatch: BatchStopwatch, together: Sequen
             resume(job, partial(job.switch, answer))
 
 
-def smallest(waiting: dict[Job, tuple[RowRunner | StateRow, Feed]]) -> list[Job]:
+def smallest(waiting: dict[TextGreenlet, tuple[RowRunner | StateRow, Feed]]) -> list[TextGreenlet]:
     """The jobs that wait for the smallest model, of those whose forwards can be computed as one.
 
     Of models that are equally large, the last one: methods name their target first.
     """
-    kinds: dict[tuple[Any, ...], list[Job]] = {}
+    kinds: dict[tuple[Any, ...], list[TextGreenlet]] = {}
     for job, (runner, feed) in waiting.items():
         kinds.setdefault((runner.rows, tuple(feed.hidden), feed.features is None), []).append(job)
     return min(kinds.items(), key=lambda kind: (kind[0][0].size, -kind[0][0].order))[1]

@@ -14,7 +14,6 @@ from specbench.base import environment
 from specbench.base.console import warn
 from specbench.engine.clock import now
 from specbench.engine.models.pair import Pair
-from specbench.engine.types import Method
 from specbench.measure.gate import admit, importing
 from specbench.measure.prepare import decode_beginning, prepare, suppress_failures
 from specbench.measure.sample import Decoder, Rows, tell_worth, untimed
@@ -27,7 +26,7 @@ from specbench.results.stored import StoredRun
 from specbench.tasks.harness import Request
 
 if TYPE_CHECKING:
-    from specbench.measure.conversations import Prompts
+    from specbench.measure.conversations import Conversations, Prompts
     from specbench.results.shard import Shard
 
 
@@ -124,7 +123,11 @@ class OneByOne:
         self.work, self.recorder, self.forecast = work, recorder, forecast
         self.first = recorder.done()  # where a run that was stopped goes on
         self.decoder = Decoder(work.pair, work.stopwatch, work.sampling, work.plan.seed)
-        self.conversations = work.conversations()
+        self.conversations: Conversations | None = None  # no document is a later turn
+        if any(request.turn for request in work.requests):
+            from specbench.measure import conversations
+
+            self.conversations = conversations.Conversations(work)
         self.states: dict[str, Any] | None = None  # what each method had learned by the end of the last document
 
     def decode(self, index: int) -> list[dict[str, Any]]:
@@ -192,8 +195,4 @@ def _reset(work: Work, request: Request, decoder: Decoder, states: dict[str, Any
     for name, method in work.methods.items():
         decoder.attempt(name, partial(method.reset, request.task))
         if states is not None:
-            decoder.attempt(name, partial(_restore, method, states, name))
-
-
-def _restore(method: Method, states: dict[str, Any], name: str) -> None:
-    method.restore(states[name])
+            decoder.restore(name, method, states)

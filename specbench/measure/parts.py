@@ -58,7 +58,7 @@ class NotKept:
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkPart:
     number: int  # from 0
     of: int
 
@@ -117,7 +117,7 @@ def carry_out(
         return opened.facts, [results[number] for number in range(opened.parts)]
     start = starter(staffing, device)
     with start(partial(do_parts, opening), NOWHERE) as crew:
-        parts = Parts(crew, keeping)
+        parts = PartQueue(crew, keeping)
         before: list[int] = []
         while parts.begun is None:
             parts.hear(before.append)
@@ -134,7 +134,7 @@ def _kept(keeper: Keeper, parts: int, advance: Advance) -> dict[int, Any]:
     return {number: result for number, result in read if result is not None}
 
 
-class Parts(Queue[Part]):
+class PartQueue(Queue[WorkPart]):
     """The parts that are not done, and the results of the others."""
 
     def __init__(self, crew: Crew, keeping: Callable[[Any], Keeper] = lambda facts: NotKept()) -> None:
@@ -159,7 +159,7 @@ class Parts(Queue[Part]):
                 self.keeper = self.keeping(message.facts)
                 self.results = _kept(self.keeper, message.parts, advance)
                 left = (number for number in range(message.parts) if number not in self.results)
-                self.waiting = deque(Part(number, message.parts) for number in left)
+                self.waiting = deque(WorkPart(number, message.parts) for number in left)
         elif isinstance(message, Stepped):
             advance(message.count)
         elif isinstance(message, Done):

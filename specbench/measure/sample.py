@@ -2,7 +2,7 @@
 
 import gc
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -49,6 +49,10 @@ class Decoder:
         except Exception:
             self._broken.setdefault(name, traceback.format_exc())
             return None
+
+    def restore(self, name: str, method: Method, states: Mapping[str, Any]) -> None:
+        """Let method `name` take up what it had learned, by `states` of all methods, or note that it fails."""
+        self.attempt(name, lambda: method.restore(states[name]))
 
     def failure(self, name: str) -> str:
         """The traceback of the method's failure between texts; empty if there was none."""

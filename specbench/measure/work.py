@@ -21,7 +21,6 @@ from specbench.results.documents import DocumentRow
 from specbench.tasks.harness import Request, Tasks
 
 if TYPE_CHECKING:
-    from specbench.measure.conversations import Conversations
     from specbench.servers.client import Client
     from specbench.tasks.prompts import PromptFile
 
@@ -94,14 +93,6 @@ class Work:
     def compared(self) -> bool:
         """True if the texts of some methods must be one another's."""
         return self.sampling.greedy and sum(method.lossless for method in self.methods.values()) > 1
-
-    def conversations(self) -> "Conversations | None":
-        """The answers that later turns of conversations hold; None if no document is a later turn."""
-        if not any(request.turn for request in self.requests):
-            return None
-        from specbench.measure.conversations import Conversations
-
-        return Conversations(self)
 
     def watched(self, folder: Path) -> AbstractContextManager[None]:
         """Look at the GPUs within the block, and note in `folder` what they did; nothing on a CPU."""

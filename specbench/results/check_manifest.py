@@ -67,7 +67,7 @@ class Bandwidth(Section):
     median: Speed
 
 
-class Product(Section):
+class StoredProduct(Section):
     median: Speed
 
 
@@ -82,7 +82,7 @@ class StoredCeilings(Section):
     dtype: str
     measured: str
     bandwidth: Annotated[list[Bandwidth], Field(min_length=1)]
-    products: Annotated[list[Product], Field(min_length=1)]
+    products: Annotated[list[StoredProduct], Field(min_length=1)]
 
 
 class Generation(Section):

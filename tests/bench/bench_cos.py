@@ -14,7 +14,7 @@ from specbench.engine.clock import Stopwatch
 from specbench.engine.models.pair import load_pair
 from specbench.engine.types import Sampling
 from specbench.methods.collaborative.cos.collaborate import Collaboration
-from specbench.methods.collaborative.cos.combine import Combination
+from specbench.methods.collaborative.cos.combine import KeyedCombination
 
 DOCUMENTS = 8  # of each family
 BOUND = 0.10
@@ -56,7 +56,7 @@ def own_seconds(method, pair, documents, watch, sampling) -> tuple[float, float,
     """Decode once more with clocks inside: seconds of combining, of judging, and of all decoding."""
     combining: list[float] = []
     judging: list[float] = []
-    places = [(Combination, name, combining) for name in ("rows", "proposal", "combined")]
+    places = [(KeyedCombination, name, combining) for name in ("rows", "proposal", "combined")]
     with clocked(*places, (Collaboration, "judge", judging)):
         texts = [decode(method, pair, one, watch, sampling, at) for at, one in enumerate(documents)]
     return sum(combining), sum(judging), sum(text.decode_seconds for text in texts)

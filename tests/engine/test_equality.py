@@ -292,7 +292,7 @@ def test_a_defect_is_found(defect, monkeypatch):
 
 
 def test_a_tree_that_reads_a_neighbour_is_found(monkeypatch):
-    made = blocks.Grown.of.__func__
+    made = blocks.PlacedTree.of.__func__
 
     def neighbour(cls, reads):
         grown = made(cls, reads)
@@ -300,7 +300,7 @@ def test_a_tree_that_reads_a_neighbour_is_found(monkeypatch):
 
     one = model("llama", torch.float32)
     assert_tree_like_its_paths(one, 20, 9, 0)
-    monkeypatch.setattr(blocks.Grown, "of", classmethod(neighbour))
+    monkeypatch.setattr(blocks.PlacedTree, "of", classmethod(neighbour))
     with pytest.raises(AssertionError):
         assert_tree_like_its_paths(one, 20, 9, 0)
     assert unequal(STATIC.lean(one))

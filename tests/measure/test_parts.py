@@ -20,7 +20,7 @@ from screens import output, refusal
 from specbench.config import UserError
 from specbench.measure import crew, parts, queue
 from specbench.measure.crew import NOWHERE, Crew
-from specbench.measure.parts import Begun, Done, Opened, Parts, Stepped, carry_out, do_parts
+from specbench.measure.parts import Begun, Done, Opened, PartQueue, Stepped, carry_out, do_parts
 from specbench.measure.worker import Refused, version
 from specbench.training.collected import Share, collect_all, sharing
 from specbench.training.documents import Document
@@ -29,7 +29,7 @@ from specbench.training.publish import collecting
 
 @pytest.fixture
 def driver(fakes):
-    return Parts(Crew([fake.worker for fake in fakes], wait))
+    return PartQueue(Crew([fake.worker for fake in fakes], wait))
 
 
 def tell(driver, fake, what):
@@ -75,7 +75,7 @@ class Shelf:
 
 def test_parts_that_are_kept_are_not_done_again(fakes):
     shelf, facts = {1: "b"}, []
-    driver = Parts(Crew([fake.worker for fake in fakes], wait), lambda its: facts.append(its) or Shelf(shelf))
+    driver = PartQueue(Crew([fake.worker for fake in fakes], wait), lambda its: facts.append(its) or Shelf(shelf))
     one, two = fakes
     assert tell(driver, one, begun(3)) == 5 and facts == [{"name": "tiny"}]
     tell(driver, two, begun(3))
@@ -109,7 +109,7 @@ def test_the_part_of_a_lost_worker_is_done_by_another_one(driver, fakes, capsys)
 
 def test_a_part_that_kills_its_workers_is_given_up():
     fakes = [Player(number) for number in (1, 2, 3, 4)]
-    driver = Parts(Crew([fake.worker for fake in fakes], wait))
+    driver = PartQueue(Crew([fake.worker for fake in fakes], wait))
     for fake in fakes:
         tell(driver, fake, begun(1))
     for fake in fakes[:2]:

@@ -12,13 +12,13 @@ from specbench.engine.models.pair import Pair
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.session import Session
 from specbench.engine.types import Method, Watch
-from specbench.methods.blocks.dflash import DFlash, Settings, Slots, block_of, loaded
+from specbench.methods.blocks.dflash import DFlash, Settings, SlotDrafter, block_of, loaded
 from specbench_extras.deer.head import KIND
 
 __all__ = ["Settings", "build"]
 
 
-class TextDrafter(Slots):
+class TextDrafter(SlotDrafter):
     """Drafts by a head that reads the committed tokens itself."""
 
     @torch.inference_mode()

@@ -77,43 +77,43 @@ class Batched(Runtime):
         return made
 
 
-class Text(Protocol):
+class BatchedText(Protocol):
     """A text of a batch."""
 
     shared: Any  # the value that it last shared with the others; None: nothing
 
 
-class Job(greenlet):
+class TextGreenlet(greenlet):
     """A greenlet in which a text is decoded. It switches to its parent with what one of its runners must be fed."""
 
-    text: Text
-    texts: Sequence[Text]  # of the batch
+    text: BatchedText
+    texts: Sequence[BatchedText]  # of the batch
 
 
 def texts_together() -> int:
     """How many texts are decoded together with the one that asks, itself included."""
     job = getcurrent()
-    return len(job.texts) if isinstance(job, Job) else 1
+    return len(job.texts) if isinstance(job, TextGreenlet) else 1
 
 
 def share(value: Any) -> None:
     """Share a value with the texts that are decoded together; alone, nobody hears of it."""
     job = getcurrent()
-    if isinstance(job, Job):
+    if isinstance(job, TextGreenlet):
         job.text.shared = value
 
 
 def shared() -> list[Any]:
     """What each of the texts that are decoded together shared last, the one that asks included; alone, nothing."""
     job = getcurrent()
-    return [text.shared for text in job.texts if text.shared is not None] if isinstance(job, Job) else []
+    return [text.shared for text in job.texts if text.shared is not None] if isinstance(job, TextGreenlet) else []
 
 
 def fed(runner: Any, feed: Feed) -> Answer:
-    """What a sequence is answered: in a `Job` when the forwards of all are computed, else at once, alone."""
+    """What a sequence is answered: in a `TextGreenlet` when the forwards of all are computed, else at once, alone."""
     job = getcurrent()
     answer: Answer = (
-        job.parent.switch(runner, feed) if isinstance(job, Job) else runner.rows.forward([(runner, feed)])[0]
+        job.parent.switch(runner, feed) if isinstance(job, TextGreenlet) else runner.rows.forward([(runner, feed)])[0]
     )
     return answer
 

@@ -22,7 +22,7 @@ SEQUENTIAL = 192  # a product adds up so many rows of values one after another, 
 QUERIES = 64  # at a time, so that long prompts take little memory
 
 
-class Tail(NamedTuple):
+class TreeSpan(NamedTuple):
     """One span of positions of a tree's tokens: where their weights go, and the values that they weigh."""
 
     positions: slice  # of the weights that follow the sealed spans
@@ -35,7 +35,7 @@ class Paths(NamedTuple):
 
     sealed: int  # so many positions, whole spans of the context, are those of all nodes
     order: Tensor  # [M, W]: the rows of the cache, counted from `sealed`, by position
-    tails: Sequence[Tail]
+    tails: Sequence[TreeSpan]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def is_tree(reads: Reads) -> bool:
     return bool((inner.sum(1) == depth).all()) and bool(reads.allowed[:, : reads.root].all())
 
 
-class Grown(NamedTuple):
+class PlacedTree(NamedTuple):
     """A tree's tokens by their positions."""
 
     sealed: int
@@ -135,7 +135,7 @@ class Grown(NamedTuple):
     read: Tensor  # [n, W] bool
 
     @classmethod
-    def of(cls, reads: Reads) -> "Grown":
+    def of(cls, reads: Reads) -> "PlacedTree":
         width, root = reads.allowed.shape[0], reads.root
         sealed = root // SPAN * SPAN
         index = torch.zeros(width, round_up(int(reads.places[-width:].max()) + 1 - sealed, KEYS), dtype=torch.long)
@@ -177,7 +177,7 @@ class Grown(NamedTuple):
                 if not len(chosen):
                     continue
                 at, rows = torch.searchsorted(chosen, at.contiguous()).clamp_(max=len(chosen) - 1), self.sealed + chosen
-            tails.append(Tail(shifted, rows, at))
+            tails.append(TreeSpan(shifted, rows, at))
         return Paths(self.sealed, index, tails)
 
 

@@ -20,7 +20,7 @@ class Cache(NamedTuple):
     values: Sequence[Tensor]
 
 
-class Block(Protocol):
+class ForwardBlock(Protocol):
     """The n tokens of a forward: their positions, where their keys and values go, and what they read."""
 
     @property
@@ -32,7 +32,7 @@ class Block(Protocol):
 
 
 @dataclass(frozen=True)
-class Step:
+class SequenceBlock:
     """A block of one sequence."""
 
     rows: slice | Tensor  # the rows of the cache that they fill
@@ -52,7 +52,7 @@ class Step:
 def run(
     parts: Parts,
     ids: Tensor,
-    step: Block,
+    step: ForwardBlock,
     cache: Cache,
     angles: tuple[Tensor, Tensor] | None,
     keep: slice | Tensor | None,
@@ -80,7 +80,7 @@ def run(
     return parts.output(normed if keep is None else normed[keep]), torch.cat([states[i] for i in hidden], -1)
 
 
-def embedded(parts: Parts, ids: Tensor, step: Block) -> Tensor:
+def embedded(parts: Parts, ids: Tensor, step: ForwardBlock) -> Tensor:
     """What enters the first layer [n, width]: the embeddings of tokens, and of their positions if they are learned."""
     h = parts.embed(ids)
     if parts.positions:
@@ -91,7 +91,7 @@ def embedded(parts: Parts, ids: Tensor, step: Block) -> Tensor:
     return h
 
 
-def turns(angles: tuple[Tensor, Tensor] | None, step: Block) -> tuple[Tensor, Tensor] | None:
+def turns(angles: tuple[Tensor, Tensor] | None, step: ForwardBlock) -> tuple[Tensor, Tensor] | None:
     """Cosines and sines [n, 1, D] of the tokens' positions; None for a model without rotary ones."""
     return None if angles is None else (angles[0][step.places][:, None], angles[1][step.places][:, None])
 
@@ -99,7 +99,7 @@ def turns(angles: tuple[Tensor, Tensor] | None, step: Block) -> tuple[Tensor, Te
 def through(
     parts: Parts,
     h: Tensor,
-    step: Block,
+    step: ForwardBlock,
     cache: Cache,
     turn: tuple[Tensor, Tensor] | None,
     first: int = 0,
@@ -131,7 +131,7 @@ def through(
 def attend(
     layer: Attention,
     x: Tensor,
-    step: Block,
+    step: ForwardBlock,
     keys: Tensor,
     values: Tensor,
     turn: tuple[Tensor, Tensor] | None,

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from specbench.engine.models.block_head import BlockHead
 from specbench.engine.runtimes import decoder
-from specbench.engine.runtimes.decoder import Step
+from specbench.engine.runtimes.decoder import SequenceBlock
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.fixed import ROOM, Calls, Fixed, Steps
 from specbench.engine.runtimes.graph_blocks import BlockRunner
@@ -242,7 +242,7 @@ class FixedStep(Fixed):
             away = rows[:, None] - self.rows
             for window in self.lean.masks.windows:
                 masks[window] = additive((away >= 0) & (away < (window or self.key.reach)), self.lean.wide)
-        step = Step(rows, self.places if self.key.tree else rows, self.key.reach, masks)
+        step = SequenceBlock(rows, self.places if self.key.tree else rows, self.key.reach, masks)
         return decoder.run(
             self.lean.parts, self.ids, step, self.cache, self.angles, None, self.key.hidden, self.features
         )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine.runtimes import decoder
-from specbench.engine.runtimes.decoder import Cache, Step
+from specbench.engine.runtimes.decoder import Cache, SequenceBlock
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.fixed import Fixed
 from specbench.engine.runtimes.lean import Lean
@@ -77,7 +77,7 @@ class _Levels:
         self.count += width
         places = (tree.start + self.level).expand(width)
         self.level += 1
-        step = Step(rows, places, tree.key.reach, {None: self._mask()})
+        step = SequenceBlock(rows, places, tree.key.reach, {None: self._mask()})
         logits, self.states = decoder.run(
             tree.lean.parts,
             tokens if tree.ids is None else tree.ids[tokens],

@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.engine.runtimes import decoder
-from specbench.engine.runtimes.blocks import KEYS, ROWS, Blocks, Grown, Part, is_tree, parts_of, round_up, row_mask
-from specbench.engine.runtimes.decoder import FEW, Block, Step
+from specbench.engine.runtimes.blocks import KEYS, ROWS, Blocks, Part, PlacedTree, is_tree, parts_of, round_up, row_mask
+from specbench.engine.runtimes.decoder import FEW, ForwardBlock, SequenceBlock
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.parts import Attention, Parts, read
 from specbench.engine.runtimes.types import Reads
@@ -19,7 +19,7 @@ FIRST_MASKS = 512  # tokens that the first masks are made for; longer ones are m
 
 
 class Masks:
-    """The masks of a lean model's blocks: on a CPU of `Blocks`, elsewhere of a `Step`."""
+    """The masks of a lean model's blocks: on a CPU of `Blocks`, elsewhere of a `SequenceBlock`."""
 
     def __init__(self, attentions: Sequence[Attention], device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
@@ -36,13 +36,13 @@ class Masks:
         """How many queries `count` of a sequence are padded to where several sequences are computed together."""
         return round_up(count, ROWS // math.gcd(ROWS, self.share)) if self.blocks else count
 
-    def block(self, width: int, cached: int, reads: Reads | None) -> Block:
+    def block(self, width: int, cached: int, reads: Reads | None) -> ForwardBlock:
         """`width` tokens of one sequence after `cached` ones."""
         end = cached + width
         rows = slice(cached, end)
         places = reads.places[-width:] if reads else rows
         if not self.blocks:
-            return Step(rows, places, end, self.whole(reads) if reads else self.chain(width, cached))
+            return SequenceBlock(rows, places, end, self.whole(reads) if reads else self.chain(width, cached))
         if reads is None:
             if width == 1:
                 parts = [self._part(slice(0, 1), cached)]
@@ -115,7 +115,7 @@ class Masks:
 
     def _tree(self, reads: Reads) -> list[Part]:
         """Nodes of a tree, which read their paths by position."""
-        grown, fed = Grown.of(reads), reads.places[-reads.allowed.shape[0] :]
+        grown, fed = PlacedTree.of(reads), reads.places[-reads.allowed.shape[0] :]
         reach = self.reach(reads.allowed.shape[1])
         places = torch.arange(grown.sealed + grown.order.shape[1])
         away = fed[:, None] - places

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.blocks import SPAN, summed
-from specbench.engine.runtimes.decoder import Block, Cache
+from specbench.engine.runtimes.decoder import Cache, ForwardBlock
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.lean import Lean
 from specbench.engine.runtimes.parts import Attention
@@ -96,7 +96,7 @@ class Together:
     full: bool  # every slot is fed `width` tokens
 
     def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """As `Block.attend`, for these sequences' tokens."""
+        """As `ForwardBlock.attend`, for these sequences' tokens."""
         keys[self.slot, :, self.row] = k
         values[self.slot, :, self.row] = v
         count, groups, size = self.slots.stop - self.slots.start, layer.groups, layer.size
@@ -157,7 +157,7 @@ class RowsStep:
 
     places: Tensor
     together: Together | None
-    alone: Sequence[tuple[int, int, Block]]  # slot, width, block
+    alone: Sequence[tuple[int, int, ForwardBlock]]  # slot, width, block
 
     def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         begin, parts = 0, []

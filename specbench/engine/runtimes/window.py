@@ -37,7 +37,7 @@ class Window(Runtime):
         return WindowRunner(self, self.base.runner(model), model.device)
 
 
-class Saved(NamedTuple):
+class SavedWindow(NamedTuple):
     """The cache of a window."""
 
     cache: Any
@@ -86,10 +86,10 @@ class WindowRunner:
             self.base.move(window.sink, range(cached - held, cached - window.sink))
             self.dropped += cached - held
 
-    def save(self) -> Saved:
-        return Saved(self.base.save(), self.length, self.dropped)
+    def save(self) -> SavedWindow:
+        return SavedWindow(self.base.save(), self.length, self.dropped)
 
-    def load(self, saved: Saved) -> None:
+    def load(self, saved: SavedWindow) -> None:
         self.base.load(saved.cache)
         self.length, self.dropped = saved.length, saved.dropped
 

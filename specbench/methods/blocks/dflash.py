@@ -45,7 +45,7 @@ class Settings(Base):
     head: str = Field(description="trained head: a file, or `auto` (the one that ships with the pair)")
 
 
-class Slots(Drafter, ABC):
+class SlotDrafter(Drafter, ABC):
     """Drafts `block` - 1 tokens by one forward of the head over the text that it has not read yet and a block.
 
     The head's cache holds the committed text but for its last token. The block follows there while it is drafted.
@@ -74,7 +74,7 @@ class Slots(Drafter, ABC):
         return Draft(tokens, probs)
 
 
-class BlockDrafter(Slots):
+class BlockDrafter(SlotDrafter):
     """Drafts by a head that reads the target's hidden states of every round."""
 
     unread: Tensor  # [n, T D]: the states after each committed token that the head has not read
@@ -108,7 +108,7 @@ class DFlash(Speculative, Stateless):
     lossless = True
     accept = staticmethod(exact)
 
-    def __init__(self, target: Session, drafter: Slots, hashes: dict[str, str]) -> None:
+    def __init__(self, target: Session, drafter: SlotDrafter, hashes: dict[str, str]) -> None:
         self.target, self.drafter, self.hashes = target, drafter, hashes
         self.gamma, self.reach = drafter.block - 1, drafter.block
 

@@ -109,11 +109,11 @@ class CoSpec(DraftedMethod):
     @property
     def needs_scores(self) -> bool:
         """True for the oracle."""
-        return isinstance(self.arbiter, Oracle)
+        return isinstance(self.arbiter, BranchOracle)
 
     def set_utility(self, utility: Utility) -> None:
         """Give the oracle the worth of a text; the other arbiters do not need it."""
-        if isinstance(self.arbiter, Oracle):
+        if isinstance(self.arbiter, BranchOracle):
             self.arbiter.utility = utility
 
 
@@ -216,7 +216,7 @@ def log_odds(probability: float) -> float:
     return math.copysign(math.inf, probability - 0.5)
 
 
-class Oracle:
+class BranchOracle:
     """Finishes both branches of a mismatch and keeps the draft's token unless its branch is worth less (Eq. 6-7).
 
     Before each prompt it must be given a utility, the worth of a text, which no real method knows.
@@ -263,5 +263,5 @@ def build_arbiter(settings: Settings, pair: Pair, watch: Watch) -> tuple[Arbiter
     chance = probability(settings.arbiter)
     if chance is not None:
         return Random(chance), {}
-    others: dict[str, Callable[[], Arbiter]] = {"always": Always, "never": Never, "oracle": Oracle}
+    others: dict[str, Callable[[], Arbiter]] = {"always": Always, "never": Never, "oracle": BranchOracle}
     return others[settings.arbiter](), {}

@@ -57,7 +57,7 @@ SHAPES = {
 }
 
 
-class Level(NamedTuple):
+class GrowingLevel(NamedTuple):
     """Nodes of one level of a tree that grows."""
 
     tokens: Tensor  # [n], in the draft vocabulary
@@ -65,7 +65,7 @@ class Level(NamedTuple):
     parents: Tensor  # [n]: the index of the parent among the nodes of all levels; -1: the context
 
 
-def levels(logits: Tensor, read: Read, top_k: int, depth: int) -> Iterator[Level]:
+def levels(logits: Tensor, read: Read, top_k: int, depth: int) -> Iterator[GrowingLevel]:
     """The levels of a tree over the context, whose next token `logits` [V] predict; at most `depth` + 1.
 
     Each node that is read has `top_k` children, its likeliest tokens. The whole first level is read; then the `top_k`
@@ -74,20 +74,20 @@ def levels(logits: Tensor, read: Read, top_k: int, depth: int) -> Iterator[Level
     """
     gains, tokens = best_children(logits[None], top_k)  # [1, k]
     width = tokens.shape[1]
-    yield Level(tokens[0], gains[0], torch.full_like(tokens[0], -1))
+    yield GrowingLevel(tokens[0], gains[0], torch.full_like(tokens[0], -1))
     scores, tokens, followed = gains[0], tokens[0], None
     nodes = torch.arange(width, device=logits.device)  # the nodes that are read next, as indices into all nodes
     seen = width
     for _ in range(depth):
         gains, children = best_children(read(tokens, followed), width)  # [k, k]
         values, children = (scores[:, None] + gains).flatten(), children.flatten()
-        yield Level(children, values, nodes[:, None].expand(-1, width).flatten())
+        yield GrowingLevel(children, values, nodes[:, None].expand(-1, width).flatten())
         best = ranked(values)[:width]
         tokens, scores, followed, nodes = children[best], values[best], best // width, seen + best
         seen += len(values)
 
 
-def best_of(grown: Iterable[Level], most: int) -> Grown:
+def best_of(grown: Iterable[GrowingLevel], most: int) -> Grown:
     """The `most` best nodes of all levels (or all, if fewer). Among equals the earlier node is better.
 
     They form a tree, since no child is better than its parent, and each comes after it.

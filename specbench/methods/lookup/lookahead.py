@@ -34,7 +34,7 @@ class Settings(Base):
         return max((self.ngram - 1) * (self.window + self.candidates), rows * (span - rows))
 
 
-class Window:
+class JacobiWindow:
     """Guesses ahead of the text, in rows and columns: the trajectories of Jacobi iterations.
 
     The token in row j and column w is j + w places after the last committed token. Row 0 is a chain that begins with
@@ -97,7 +97,7 @@ class Lookahead(Stateless):
         yield Round(context[-1:])
         n, pool = self.settings.ngram, Pool(self.settings.candidates)
         # Drawn on the host, by the text's seed: the device need not send random numbers back.
-        window = Window(random.Random(rng.initial_seed()).choices(prompt, k=self.settings.window + n - 3), n - 1)
+        window = JacobiWindow(random.Random(rng.initial_seed()).choices(prompt, k=self.settings.window + n - 3), n - 1)
         while True:
             last = context[-1]
             tokens, parents = trie(pool.after(last))

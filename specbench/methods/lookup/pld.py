@@ -19,7 +19,7 @@ from specbench.methods.chains.sps import SpS
 from specbench.methods.drafting import bounded
 
 
-class Retrieval(Base):
+class LookupSettings(Base):
     """Settings of a method that looks up n-grams."""
 
     ngram: int = Field(ge=1, description="tokens of the longest n-gram that is looked up")
@@ -35,7 +35,7 @@ class Retrieval(Base):
         return Index(self.ngram, self.shortest, self.gamma if self.whole else 1, self.match == "last")
 
 
-class Settings(Retrieval):
+class Settings(LookupSettings):
     reuse: bool = Field(description="where nothing is found, the last draft is tried again")
 
 

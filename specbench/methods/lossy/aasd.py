@@ -21,12 +21,12 @@ from specbench.engine.session import Session
 from specbench.engine.trees import tree_test
 from specbench.engine.types import Draft, Method, Round, Sampling, Scored, Verdict, Watch
 from specbench.methods.drafting import DraftedMethod
-from specbench.methods.lookup.pld import Retrieval
+from specbench.methods.lookup.pld import LookupSettings
 
 RAW = Sampling(1.0)
 
 
-class Settings(Retrieval):
+class Settings(LookupSettings):
     candidates: int = Field(ge=0, description="the most tokens of the target's own next to each looked-up one")
     choice: Literal["likeliest", "drawn"] = Field(description="how these are chosen from the target's distribution")
     alpha: float = Field(ge=0, allow_inf_nan=False, description="how much a nat of entropy lowers the threshold (α)")

@@ -30,7 +30,7 @@ class Settings(TreeSettings):
     gamma: int = Field(ge=1, le=64, description="the most levels of the tree (γ)")
 
 
-class Plan:
+class TreePlan:
     """The best trees of up to `nodes` tokens and `levels` levels, for acceptance rates by rank.
 
     `expected` [levels + 1, nodes + 2] are the tokens of a round with the best tree of at most so many levels and of
@@ -103,7 +103,7 @@ class Planned(Branching):
 def build(settings: Settings, pair: Pair, watch: Watch) -> Method:
     rates = settings.acceptance[: pair.vocabulary]
     nodes = min(settings.nodes, pair.context)  # a larger tree is refused, and takes long to plan
-    shape = Plan(rates, nodes, settings.gamma).shape()
+    shape = TreePlan(rates, nodes, settings.gamma).shape()
     drafter = Planned(pair.session("draft", watch), shape)
     levels = len(shape) - 1
     return TreeSpeculation(pair.session("target", watch), drafter, levels, sum(map(sum, shape)), settings.accept())

@@ -27,7 +27,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 LIKE_NONE = {"concurrency": "no limit"}  # what null means, where a file names the key
 
 
-class Told(Protocol):
+class Conditioned(Protocol):
     """The figures of a file, as far as conditions go."""
 
     @property
@@ -72,7 +72,7 @@ def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str,
     return differing
 
 
-def unlike(files: Sequence[Told], baseline: bool, allowed: Sequence[str]) -> list[str]:
+def unlike(files: Sequence[Conditioned], baseline: bool, allowed: Sequence[str]) -> list[str]:
     """A line for each difference of the files from the first, which is the baseline if there is one.
 
     Raises:

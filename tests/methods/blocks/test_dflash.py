@@ -31,7 +31,7 @@ from specbench.engine.session import Session
 from specbench.engine.speculate import read_once, read_prompt
 from specbench.engine.types import Draft, Sampling
 from specbench.methods.blocks import dflash
-from specbench.methods.blocks.dflash import BlockDrafter, DFlash, Slots, block_head
+from specbench.methods.blocks.dflash import BlockDrafter, DFlash, SlotDrafter, block_head
 from specbench.training.answered import Answered
 from specbench_extras.deer.deer import TextDrafter
 from specbench_extras.dflash.fit import SlotTraining, new_head
@@ -44,7 +44,7 @@ CASES = [pytest.param(name, marks=() if name in ("llama", "gemma2") else LONG) f
 KINDS = ("dflash", "dflare", "deer")
 
 
-def drafter(model: BlockHead, block: int = 5, proposal: str = "likeliest", vocabulary: int = 96) -> Slots:
+def drafter(model: BlockHead, block: int = 5, proposal: str = "likeliest", vocabulary: int = 96) -> SlotDrafter:
     made = TextDrafter if kind_of(model) == "deer" else BlockDrafter
     return made(model, Session(model, "draft", vocabulary=vocabulary), block, proposal)
 
@@ -53,7 +53,7 @@ def method(architecture: str, model: BlockHead, block: int = 5, proposal: str = 
     return decoding(Session(pair(architecture)[0], "target"), drafter(model, block, proposal))
 
 
-def decoding(target: Session, used: Slots) -> DFlash:
+def decoding(target: Session, used: SlotDrafter) -> DFlash:
     return DFlash(target, used, {})
 
 
@@ -83,14 +83,14 @@ def test_every_lattice_equals_one_without_cache(monkeypatch, architecture, block
     model = trained(architecture, 12, kind)
     if model.mixed:
         assert len({round(float(share), 6) for share in model.layer_fusion_weights.softmax(-1).flatten()}) == 4
-    seen, lattice = [], Slots.lattice
+    seen, lattice = [], SlotDrafter.lattice
 
     def spied(self, context):
         logits = lattice(self, context)
         seen.append((list(context), logits))
         return logits
 
-    monkeypatch.setattr(Slots, "lattice", spied)
+    monkeypatch.setattr(SlotDrafter, "lattice", spied)
     prompt, _ = lively_prompt(architecture, 12, 30)
     _, rounds = decode(method(architecture, model, block), prompt, 20)
     chosen = {round_.accepted: i for i, round_ in reversed(list(enumerate(rounds[:-1]))) if i}
@@ -104,14 +104,14 @@ def test_every_lattice_equals_one_without_cache(monkeypatch, architecture, block
 def test_blocks_are_those_of_its_own_code(monkeypatch, kind):
     """24 greedy texts of tiny targets, 12 of DFlare's, and the block of every round, of three sizes."""
     drafts: list[list[int]] = []
-    propose = Slots.propose
+    propose = SlotDrafter.propose
 
     def kept(self, *arguments):
         draft = propose(self, *arguments)
         drafts.append(draft.tokens.tolist())
         return draft
 
-    monkeypatch.setattr(Slots, "propose", kept)
+    monkeypatch.setattr(SlotDrafter, "propose", kept)
     for case in official_cases(kind):
         target = own.target(case["seed"])
         words, output = target.get_input_embeddings(), target.get_output_embeddings()

@@ -16,7 +16,7 @@ from law import texts
 
 from specbench.engine.types import Method, Sampling
 from specbench.methods.collaborative.cos.collaborate import Collaboration
-from specbench.methods.collaborative.cos.combine import Combination
+from specbench.methods.collaborative.cos.combine import KeyedCombination
 
 ARCHITECTURES = ("llama", "qwen3", "opt", "gemma2")
 ALPHA = 1e-4  # of a right method being refused; wrong ones must fall below it
@@ -244,8 +244,8 @@ def test_a_bonus_that_nobody_judged_is_found(monkeypatch):
 def test_exchanged_members_are_found(monkeypatch):
     settings, combine = {"combine": "contrastive", "mu": 0.4}, naive.contrastive(0.4)
     assert cos_likelihood(combine, **settings) > ALPHA
-    combined = Combination.combined
-    monkeypatch.setattr(Combination, "combined", lambda self, rows, sampling: combined(self, rows[::-1], sampling))
+    combined = KeyedCombination.combined
+    monkeypatch.setattr(KeyedCombination, "combined", lambda self, rows, sampling: combined(self, rows[::-1], sampling))
     assert cos_likelihood(combine, **settings) < ALPHA
     group = duo("llama", "contrastive")
     wrong = decode(build(group.pair, "cos", combine="contrastive", mu=0.3), group.prompt, COUNT, GREEDY)[0]

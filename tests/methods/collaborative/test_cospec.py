@@ -35,7 +35,7 @@ from specbench.engine.generate import Ending, Limits, worth
 from specbench.engine.session import Session
 from specbench.engine.types import Draft, Foresighted, Sampling, Scored
 from specbench.methods.chains.sps import SpS
-from specbench.methods.collaborative.cospec import Always, CoSpec, Learned, Never, Oracle, Random, Settings
+from specbench.methods.collaborative.cospec import Always, BranchOracle, CoSpec, Learned, Never, Random, Settings
 from specbench.methods.collaborative.cospec_arbitrator import new_arbitrator
 
 ALPHA = 1e-4  # of a right rule being refused; wrong rules must fall below it
@@ -139,7 +139,9 @@ def test_keeping_none_is_speculative_sampling(architecture, sampling):
             result = some(cospec(architecture, gamma, arbiter), prompt_of(architecture), 24, sampling, seed=7)
             assert result == expected
     assert cospec(architecture, 3, Never()).lossless
-    assert not any(cospec(architecture, 3, other).lossless for other in (Always(), Random(0.0), others[1], Oracle()))
+    assert not any(
+        cospec(architecture, 3, other).lossless for other in (Always(), Random(0.0), others[1], BranchOracle())
+    )
 
 
 @architectures
@@ -308,7 +310,7 @@ def test_oracle_keeps_what_is_not_worth_less(architecture):
         assert list(given) == prompt
         return table(given, answer)
 
-    method = cospec(architecture, 4, Oracle())
+    method = cospec(architecture, 4, BranchOracle())
     assert isinstance(method, Foresighted)
     for _ in range(2):  # a second text begins again
         method.set_utility(utility)
@@ -321,7 +323,7 @@ def test_oracle_keeps_what_is_not_worth_less(architecture):
 
 def test_oracle_must_be_told():
     with pytest.raises(ValueError, match="only `specbench run` does that"):
-        some(cospec("llama", 4, Oracle()), prompt_of("llama"), 60)
+        some(cospec("llama", 4, BranchOracle()), prompt_of("llama"), 60)
 
 
 def test_worth_is_the_score_of_the_greedy_completion():

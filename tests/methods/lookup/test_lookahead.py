@@ -24,7 +24,7 @@ from specbench.engine.ngrams import Pool, trie
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling, Scored
 from specbench.methods.lookup import lookahead
-from specbench.methods.lookup.lookahead import Lookahead, Settings, Window
+from specbench.methods.lookup.lookahead import JacobiWindow, Lookahead, Settings
 
 SHIPPED = config.load_method("lookahead").values
 SIZES = ((7, 5, 7), (3, 4, 2), (2, 3, 1), (1, 2, 1), (4, 2, 3), (1, 8, 1))  # W, N, G
@@ -148,7 +148,7 @@ def test_reach_is_the_most_that_a_round_feeds(w, n, g):
 
 def test_a_window_by_hand():
     """W = 3, N = 4: three rows, and at first one row of 4 seeds and the last token."""
-    window = Window([11, 12, 13, 14], 3)
+    window = JacobiWindow([11, 12, 13, 14], 3)
     assert (window.tokens, window.width, window.parents) == ([11, 12, 13, 14], 5, [-1, 0, 1, 2, 3])
     # Guesses behind the last token and each seed. The text has gone on by one place: column 0 is dropped.
     assert window.step(10, [20, 21, 22, 23, 24]) == []
@@ -164,7 +164,7 @@ def test_a_window_by_hand():
 
 
 def test_a_window_of_bigrams_is_a_plain_jacobi_iteration():
-    window = Window([11, 12], 1)
+    window = JacobiWindow([11, 12], 1)
     assert window.step(10, [20, 21, 22]) == [(10, 20), (11, 21), (12, 22)]
     assert window.rows == [[21, 22]]
 

@@ -16,7 +16,7 @@ from specbench.engine.session import Session
 from specbench.engine.trees import exact_tree, recursive_chances
 from specbench.engine.types import Draft, Sampling, Scored
 from specbench.methods.trees.rsd import given_earlier
-from specbench.methods.trees.sequoia import Plan, Planned
+from specbench.methods.trees.sequoia import TreePlan, Planned
 
 SHAPE = [[3], [2, 0, 1], [0, 1, 0], [0]]  # 3 after the context, 2 + 1 below them, 1 below the second of those
 
@@ -59,7 +59,7 @@ def tree_of(shape) -> tuple:
 def test_the_best_of_all_trees(rates, most):
     for size in range(2, 8):
         every = [t for t in trees(size) if levels(t) <= most and ranks(t) <= len(rates)]
-        plan = Plan(rates, size - 1, most)
+        plan = TreePlan(rates, size - 1, most)
         best = max((expected(t, rates) for t in every), default=-np.inf)
         assert plan.expected[most, size] == pytest.approx(best, abs=1e-12)
         tree = tree_of(plan.shape())
@@ -78,24 +78,24 @@ def test_a_large_tree_has_the_likeliest_paths():
         if level < 6:
             for rate in rates:
                 heapq.heappush(heap, (worth * rate, level + 1))
-    plan = Plan(rates, 60, 6)
+    plan = TreePlan(rates, 60, 6)
     assert plan.expected[6, 61] == pytest.approx(total, abs=1e-12) == plan.expected[6].max()
     assert sum(map(sum, plan.shape())) == 60 and len(plan.shape()) == 7
 
 
 def test_a_tree_by_hand():
     """Rates .6 and .3, four nodes: .6, .36 (first of the first), .3, and .216 rather than .18."""
-    assert Plan((0.6, 0.3), 4, 5).shape() == [[2], [1, 0], [1], [0]]
-    assert Plan((0.6, 0.3), 4, 2).shape() == [[2], [2, 0], [0, 0]]
-    assert Plan((0.6, 0.3), 4, 5).expected[5, 5] == pytest.approx(1 + 0.6 + 0.36 + 0.3 + 0.216)
-    assert Plan((0.6,), 9, 2).shape() == [[1], [1], [0]], "no more than there are"
+    assert TreePlan((0.6, 0.3), 4, 5).shape() == [[2], [1, 0], [1], [0]]
+    assert TreePlan((0.6, 0.3), 4, 2).shape() == [[2], [2, 0], [0, 0]]
+    assert TreePlan((0.6, 0.3), 4, 5).expected[5, 5] == pytest.approx(1 + 0.6 + 0.36 + 0.3 + 0.216)
+    assert TreePlan((0.6,), 9, 2).shape() == [[1], [1], [0]], "no more than there are"
 
 
 def test_its_own_search_finds_the_same_trees():
     """24 sizes: the expected tokens by levels, and the best tree or one that is as good."""
     same = 0
     for case in official_cases("sequoia")["trees"]:
-        plan = Plan(case["rates"], case["size"] - 1, case["levels"])
+        plan = TreePlan(case["rates"], case["size"] - 1, case["levels"])
         ours = plan.expected[:, case["size"]]
         theirs = [-np.inf if value is None else value for value in case["expected"]]
         assert ours == pytest.approx(theirs, abs=1e-5)

@@ -6,7 +6,7 @@ from screens import call
 from synthetic import Rows, rounds
 
 from specbench.analysis.forward_times import Times
-from specbench.methods.trees.sequoia import Plan
+from specbench.methods.trees.sequoia import TreePlan
 from specbench.results import records
 from specbench_extras.tree_sizes.analysis import best_trees, tree_seconds, tree_sizes
 
@@ -55,7 +55,7 @@ def test_seconds_by_hand_and_of_a_chain():
 
 def test_the_best_tree_depends_on_what_drafts_cost():
     """Four nodes at rates .6 .3 .2 .1: one level has 1 + 1.2 tokens; without a bound 1 + .6 + .36 + .3 + .216."""
-    plan = Plan((0.6, 0.3, 0.2, 0.1), 9, 16)
+    plan = TreePlan((0.6, 0.3, 0.2, 0.1), 9, 16)
     dear, cheap = (best_trees(plan, Times(t_draft, 1.0)).set_index("nodes") for t_draft in (100.0, 1e-6))
     assert dear.index.tolist() == cheap.index.tolist() == [2, 4, 8]
     assert dear.levels[4] == 1 and dear.tokens[4] == pytest.approx(2.2) and dear.seconds[4] == pytest.approx(101)

@@ -20,7 +20,7 @@ PLAIN = Sampling(1.0)  # temperature 1, nothing cut
 
 
 @dataclass(frozen=True)
-class Combination:
+class KeyedCombination:
     """A combination function and the level that it works on. Combinations with the same `key` are equal."""
 
     key: tuple[object, ...]
@@ -51,33 +51,33 @@ class Combination:
         return r.argmax(-1) if sampling.greedy else pick(r, rng)
 
 
-def weighted(weights: Sequence[float]) -> Combination:
+def weighted(weights: Sequence[float]) -> KeyedCombination:
     """Weighted ensemble of n models, r = Σ w_i p_i (Eq. 4: λ q + (1 - λ) p)."""
     key = ("weighted", *weights)
     if len(weights) == 2:  # one pass over V instead of three
         first = weights[0]
-        return Combination(key, "probabilities", lambda rows: torch.lerp(rows[1], rows[0], first))
-    return Combination(key, "probabilities", lambda rows: _weighted_sum(rows, weights))
+        return KeyedCombination(key, "probabilities", lambda rows: torch.lerp(rows[1], rows[0], first))
+    return KeyedCombination(key, "probabilities", lambda rows: _weighted_sum(rows, weights))
 
 
-def contrastive(mu: float) -> Combination:
+def contrastive(mu: float) -> KeyedCombination:
     """Contrastive decoding of an amateur q and an expert p, softmax(l_p - μ l_q) (Eq. 5), without a mask."""
-    return Combination(("contrastive", mu), "logits", lambda rows: torch.sub(rows[1], rows[0], alpha=mu))
+    return KeyedCombination(("contrastive", mu), "logits", lambda rows: torch.sub(rows[1], rows[0], alpha=mu))
 
 
-def realigned(strength: float) -> Combination:
+def realigned(strength: float) -> KeyedCombination:
     """Decoding-time realignment of a reference q and an aligned p, softmax(λ l_p + (1 - λ) l_q) (arXiv 2402.02992)."""
-    return Combination(("realigned", strength), "logits", lambda rows: torch.lerp(rows[0], rows[1], strength))
+    return KeyedCombination(("realigned", strength), "logits", lambda rows: torch.lerp(rows[0], rows[1], strength))
 
 
-def custom(name: str, source: str, level: Level, function: Function) -> Combination:
+def custom(name: str, source: str, level: Level, function: Function) -> KeyedCombination:
     """A user's function, known by its name and the hash of its source; probabilities are normalised to sum to 1."""
 
     def normalised(rows: Sequence[Tensor]) -> Tensor:
         r = function(rows)
         return r / r.sum(-1, keepdim=True)
 
-    return Combination(("own", name, source), level, function if level == "logits" else normalised)
+    return KeyedCombination(("own", name, source), level, function if level == "logits" else normalised)
 
 
 def _weighted_sum(rows: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
