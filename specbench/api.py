@@ -212,13 +212,8 @@ def run_plan(plan: Plan, folder: str | Path | None = None) -> Run:
     """
     from specbench.measure import command
 
-    if folder is None:
-        folder = command.default_folder(plan)
-        command.carry_out(plan, folder)
-    else:
-        folder = Path(folder)
-        begun = (folder / "manifest.json").exists()
-        command.run(plan, None if begun else folder, folder if begun else None)
+    folder = Path(folder) if folder else command.default_folder(plan)
+    command.carry_out(plan, folder)
     done = Run(folder)
     if done.finished:
         compared.write_summary(folder)

@@ -178,7 +178,7 @@ def run(
             )
         if plan_shards:
             raise typer.Exit(_say_how_cut(plan, plan_shards))
-        raise typer.Exit(_carry_out(plan, out, resume, shard, pooled.staffing()))
+        raise typer.Exit(_run_plan(plan, out, resume, shard, pooled.staffing()))
 
 
 @with_groups
@@ -211,7 +211,7 @@ def sweep(
         options = documents.of_plan() | decoding.of_plan() | machine.of_plan() | allowed.of_plan()
         options |= {"keep_prompts": not no_prompts}
         options |= {"batch": batch, "time_documents": time_documents, "untimed": pooled.untimed}
-        raise typer.Exit(_carry_out(resolve_plan([method], params=param, **options), out, staffing=pooled.staffing()))
+        raise typer.Exit(_run_plan(resolve_plan([method], params=param, **options), out, staffing=pooled.staffing()))
 
 
 def join(
@@ -237,7 +237,7 @@ def join(
         raise typer.Exit(comparison.finish(run))
 
 
-def _carry_out(
+def _run_plan(
     plan: Plan | None,
     out: Path | None,
     resume: Path | None = None,

@@ -44,59 +44,67 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, shard: "Shard 
         The folder if the run finished, else None.
 
     Raises:
-        UserError: the folder cannot be used, or belongs to another plan.
+        UserError: as `carry_out`.
     """
     if shard:
         out, resume = _place_of(shard, out)
-    if resume:
-        folder, stored = resume, StoredRun(resume).plan
-        if plan:
-            check_same(with_defaults(plan), stored, resume)
-        permissions.check_loading(stored)
-        if _is_whole(resume) and not _unanswered(StoredRun(resume)):
-            say(f"{resume} is finished: nothing is left to decode", "dim")
-            return resume
+    elif out and not resume and (out / "manifest.json").exists():
+        raise UserError(f"{out} exists; go on with it by --resume {out}, or choose another --out")
+    if resume and not (resume / "manifest.json").exists():
+        raise UserError(f"{resume} is not a run folder (it has no manifest.json)")
+    if given := resume or out:
+        return given if carry_out(plan, given, shard=shard) else None
+    assert plan is not None
+    folder = default_folder(plan)
+    try:
+        return folder if carry_out(plan, folder) else None
+    finally:
+        with suppress(OSError):  # the folders are not empty
+            folder.rmdir()
+            folder.parent.rmdir()
+
+
+def carry_out(plan: Plan | None, folder: Path, pair: "Pair | None" = None, shard: "Shard | None" = None) -> bool:
+    """Carry out a plan, or a shard of it, in `folder`, or go on there, with progress on the terminal.
+
+    Args:
+        plan: None takes the plan that has begun in `folder`.
+        pair: the plan's models, if they are loaded already.
+        shard: which part of the plan a new folder gets; None for all of it.
+
+    Returns:
+        True if the run finished.
+
+    Raises:
+        UserError: settings are wrong, the disk is full or cannot be written, or the folder cannot be used or belongs
+            to another plan.
+    """
+    if plan is None or (folder / "manifest.json").exists():
+        begun = StoredRun(folder)
+        if plan and plan != begun.plan:
+            check_same(with_defaults(plan), begun.plan, folder)
+        permissions.check_loading(begun.plan)
+        if _is_whole(folder) and not _unanswered(begun):
+            say(f"{folder} is finished: nothing is left to decode", "dim")
+            return True
         if plan is None:
-            permissions.check_keys(stored)
-        for spec in stored.methods:
-            check_unchanged(spec, StoredRun(resume).manifest["inputs"].get(spec.name, {}))
-        plan = stored
+            permissions.check_keys(begun.plan)
+        for spec in begun.plan.methods:
+            check_unchanged(spec, begun.manifest["inputs"].get(spec.name, {}))
+        plan = begun.plan
     else:
-        assert plan is not None
+        if not unused(folder):
+            raise UserError(f"{folder} exists; choose another --out")
         plan = with_defaults(plan)
-        if out and not unused(out):
-            resumable = f"go on with it by --resume {out}, or " if (out / "manifest.json").exists() else ""
-            raise UserError(f"{out} exists; {resumable}choose another --out")
         check_settings(plan)
-        folder = out or default_folder(plan)
-    _import_engine()
-    from specbench.measure.machine import quick_lines
+    with importing():
+        from specbench.measure import loop
+        from specbench.measure.machine import quick_lines
 
     for line in quick_lines(folder, plan.device):
         warn(line)
     if plan.temperature:
         say(f"sampled: {plan.sampling.name}", "dim")
-    try:
-        finished = carry_out(plan, folder, shard=shard)
-    finally:
-        if not (out or resume):
-            with suppress(OSError):  # the folders are not empty
-                folder.rmdir()
-                folder.parent.rmdir()
-    return folder if finished else None
-
-
-def carry_out(plan: Plan, folder: Path, pair: "Pair | None" = None, shard: "Shard | None" = None) -> bool:
-    """Carry out a plan, or a shard of it, in `folder`, or go on there, with progress on the terminal.
-
-    `pair` is the plan's models, if they are loaded already. Returns True if it finished.
-
-    Raises:
-        UserError: settings are wrong, or the disk is full or cannot be written.
-    """
-    _import_engine()
-    from specbench.measure import loop
-
     check_disk(folder)
     with stop_requests() as stopping, RunProgress() as bar:
 
@@ -142,13 +150,6 @@ def _place_of(shard: "Shard", run: Path | None) -> tuple[Path | None, Path | Non
     if there is None or there.shard != shard:
         raise UserError(f"{folder} holds {there.shard if there else 'a whole run'}, not {shard}; choose another --out")
     return None, folder
-
-
-def _import_engine() -> None:
-    """Import what decodes."""
-    with importing():
-        import specbench.measure.loop
-        import specbench.measure.machine  # noqa: F401
 
 
 def _unanswered(run: StoredRun) -> bool:

@@ -232,8 +232,7 @@ def run_plans(plans: Iterable[tuple[Plan, Path]]) -> list[Path]:
     """
     finished = []
     for plan, folder in plans:
-        begun = folder if (folder / "manifest.json").exists() else None
-        if command.run(plan, None if begun else folder, begun) is None:
+        if not command.carry_out(plan, folder):
             break
         finished.append(folder)
     return finished

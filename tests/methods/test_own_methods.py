@@ -91,6 +91,13 @@ def test_defaults_of_settings_are_recorded(mine):
     assert (setting.value, setting.source) == (4, "default")
 
 
+def test_python_records_them_without_a_folder_too(mine):
+    mine.with_suffix(".yaml").unlink()
+    with specbench.permitted(methods=["mine.py"]):
+        run = specbench.run("mine.py", suite="few.yaml")
+    assert run.finished and {spec.name: spec.values for spec in run.plan.methods}["mine"] == {"gamma": 4}
+
+
 def test_only_a_command_line_that_names_it_runs_it(mine):
     run_it()
     unfinish()
