@@ -16,7 +16,7 @@ from specbench.engine.session import Session
 from specbench.engine.trees import exact_tree, recursive_chances
 from specbench.engine.types import Draft, Sampling, Scored
 from specbench.methods.trees.rsd import given_earlier
-from specbench.methods.trees.sequoia import TreePlan, Planned
+from specbench.methods.trees.sequoia import Planned, TreePlan
 
 SHAPE = [[3], [2, 0, 1], [0, 1, 0], [0]]  # 3 after the context, 2 + 1 below them, 1 below the second of those
 
