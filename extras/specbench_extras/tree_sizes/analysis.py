@@ -17,7 +17,7 @@ from specbench.analysis.drafts import recorded_times
 from specbench.analysis.forward_times import Times, from_option
 from specbench.analysis.metrics import of_method
 from specbench.config import MethodSpec, UserError
-from specbench.methods.trees.sequoia import Plan
+from specbench.methods.trees.sequoia import TreePlan
 from specbench.results.records import DECISIONS
 from specbench.results.stored import StoredRun
 
@@ -70,7 +70,7 @@ def tree_sizes(run: StoredRun, method: str | None, nodes: int, forward_times: st
     )
     times = from_option(forward_times, run.manifest.get("models")) if forward_times else None
     rates = [round(value, 4) for value in ranks["value"]]
-    trees = best_trees(Plan(rates, nodes, LEVELS), times or recorded_times(run, [spec.name]))
+    trees = best_trees(TreePlan(rates, nodes, LEVELS), times or recorded_times(run, [spec.name]))
     documents = len(counts[DOCUMENT].drop_duplicates())
     return TreeSizes(spec.name, run.sampling, documents, ranks, trees, rates)
 
@@ -112,7 +112,7 @@ def places(parents: Sequence[int], decisions: Sequence[int]) -> Iterator[list[in
     yield from (siblings for siblings in children.values() if CUT not in siblings)
 
 
-def best_trees(plan: Plan, times: Times) -> pd.DataFrame:
+def best_trees(plan: TreePlan, times: Times) -> pd.DataFrame:
     """The table `TreeSizes.trees`."""
     rows, nodes = [], SMALLEST
     most = plan.expected.shape[1] - 2
@@ -129,7 +129,7 @@ def best_trees(plan: Plan, times: Times) -> pd.DataFrame:
 
 
 def tree_seconds(times: Times, shape: Sequence[Sequence[int]]) -> float:
-    """Seconds of a round with a tree of this shape (`Plan.shape_of`): a draft forward a level, one of the target."""
+    """Seconds of a round with a tree of a shape (`TreePlan.shape_of`): a draft forward a level, one of the target."""
     drafted, levels = sum(map(sum, shape)), len(shape) - 1
     wider = sum(sum(count > 0 for count in level) - 1 for level in shape[:-1])  # further tokens of the draft forwards
     draft = levels * (times.t_draft + times.draft_overhead) + times.draft_start
