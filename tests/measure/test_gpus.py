@@ -8,12 +8,9 @@ from fake_smi import HEAT, HOT, IDLE, LOOKS
 from fake_smi import smi as smi
 from made_runs import large
 
-from specbench.base.stats import Interval
 from specbench.measure import gpus
 from specbench.report import comparison
 from specbench.results.aside import GPUS, slowed
-from specbench_extras.bench import main as bench
-from specbench_extras.bench.claims import Claim
 
 
 def looked(folder, device="cuda"):
@@ -75,10 +72,3 @@ def test_a_run_whose_gpu_was_slowed_gives_no_verdict_on_speed(hot, tmp_path, cap
     text = (tmp_path / "table.md").read_text()
     assert ("GPU 0 was slowed down (heat) while it decoded: no verdict" in text) == hot
     assert ("no verdict on its speed on one (GPU 0 was slowed down (heat))" in text) == hot
-
-
-def test_a_bench_judges_nothing_where_a_gpu_was_slowed(capsys):
-    claim = Claim("sps: graph over eager", Interval(2.0, 1.9, 2.1), 3.0)
-    assert bench.missed([claim]) and bench.unless_slowed([claim], [{"index": 0, "slowed": 0}]) == [claim]
-    (left,) = bench.unless_slowed([claim], [{"index": 0, "slowed": 0x04}])
-    assert left.verdict == "" and not bench.missed([left])

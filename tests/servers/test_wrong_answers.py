@@ -6,8 +6,9 @@ import socket
 from contextlib import ExitStack
 
 import pytest
-from fake import Fake, recorded, serving
-from test_client import TOKENIZER, answers, asks
+from fake import recorded
+from test_client import answers, asks
+from test_client import server as server
 
 from specbench.base.untrusted import BRIEF
 from specbench.config.servers import ServerSettings
@@ -17,13 +18,6 @@ from specbench.servers.client import Client
 from specbench.servers.engines import ENGINES
 from specbench.servers.reply import Refusal, Reply
 from specbench.servers.stream import Events, StreamReader, words_of
-
-
-@pytest.fixture
-def server():
-    with serving(Fake(TOKENIZER)) as fake:
-        yield fake
-
 
 EVENTS = {
     "[1]": "not a JSON object",

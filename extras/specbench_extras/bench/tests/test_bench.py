@@ -567,3 +567,10 @@ def test_genai_writes_the_same_texts_from_models_that_are_exported_once(pocket, 
     monkeypatch.setattr(genai, "convert", fails)
     assert set(genai.engines(pocket, 4)) == {"vanilla", "sps"}
     assert len(list((tmp_path / "genai").iterdir())) == 2  # and nothing half-written
+
+
+def test_a_bench_judges_nothing_where_a_gpu_was_slowed(capsys):
+    claim = Claim("sps: graph over eager", Interval(2.0, 1.9, 2.1), 3.0)
+    assert main.missed([claim]) and main.unless_slowed([claim], [{"index": 0, "slowed": 0}]) == [claim]
+    (left,) = main.unless_slowed([claim], [{"index": 0, "slowed": 0x04}])
+    assert left.verdict == "" and not main.missed([left])
