@@ -1,19 +1,23 @@
-"""EAGLE-3 heads for tiny targets: a random one, and one that has learned a text."""
+"""Heads for tiny targets: a random one of EAGLE-3, one that has learned a text, and EAGLE's once more, slowly."""
 
 import copy
 import functools
 
+import naive_feature_head
 import oracle
 import torch
 from gates import lively_prompt, pair
-from weights import stirred, stored
+from weights import stirred, stored, weights_of
 
 from specbench.engine.models.eagle_head import EagleHead, stored_settings
+from specbench.engine.models.feature_head import FeatureHead
 from specbench.engine.models.heads import Head
 from specbench.methods.heads.eagle3 import eagle_head
 from specbench.training.answered import Answered
 from specbench.training.eagle3.fit import Eagle3Training, new_head
 from specbench.training.recipe import EagleRecipe, load_recipe
+
+HEADS = {"opt": (4, 1)}  # attention heads of the tiny models, and how many share a key
 
 
 def in_file(model: EagleHead) -> Head:
@@ -56,3 +60,14 @@ def answered() -> list[Answered]:
         Answered(f"d{i}", prompt + oracle.greedy(model, prompt, count), len(prompt))
         for i, (prompt, (_, count)) in enumerate(zip(prompts, lengths, strict=True))
     ]
+
+
+def feature_states(architecture: str, model: FeatureHead, fuse: str, text: list[int], drafted: list[int]):
+    """States and features after x_1 … of a text that the target has read but for its last token, then of a path."""
+    target = copy.deepcopy(pair(architecture)[0]).cpu()
+    with torch.no_grad():
+        seen = target(torch.tensor([text[:-1]]), use_cache=False, output_hidden_states=True).hidden_states[-1][0]
+    layer = target.get_input_embeddings()
+    table = layer.weight.double() * float(getattr(layer, "embed_scale", 1.0))
+    sizes = HEADS.get(architecture, (4, 2))
+    return naive_feature_head.states(weights_of(model), fuse, table, [*text[1:], *drafted], seen.double(), *sizes)

@@ -1,16 +1,14 @@
-"""EAGLE's head and those of HASS, FSPAD and Dovetail: against one without cache; lossless; files; training steps."""
+"""EAGLE's head and those of HASS, FSPAD and Dovetail: against one without cache; lossless; files."""
 
 import copy
 import functools
 
 import naive_eagle
-import naive_feature_head as naive
 import oracle
 import pytest
 import torch
 from drafted_trees import paths
 from gates import decode, lively_prompt, pair
-from jobs import own_answers
 from law import V, fit, small_target
 from official import eagle as own
 from official_cases import official_cases
@@ -18,8 +16,8 @@ from official_heads import official_head
 from recalled import recalled
 from refusals import one_line_error
 from tabled import draw_for_each_branch
-from torch.nn import functional as F
-from weights import stored, weights_of
+from tiny_heads import feature_states
+from weights import stored
 
 from specbench import config
 from specbench.engine.models.eagle_head import stored_settings
@@ -29,7 +27,7 @@ from specbench.engine.session import LAST, Session
 from specbench.engine.types import Sampling, Scored
 from specbench.methods.heads.eagle import Settings, feature_head
 from specbench.methods.heads.eagle3 import Eagle3, EagleDrafter
-from specbench.training.answered import Answered, blocks
+from specbench.training.answered import Answered
 from specbench.training.recipe import load_recipe
 from specbench_extras.eagle.fit import FeatureTraining, first_head
 from specbench_extras.eagle.recipe import FeatureRecipe
@@ -40,7 +38,6 @@ FUSES = ("fc", "gated", "dgf")
 LONG = pytest.mark.long
 SHORT = ("llama",)
 ARCHITECTURES = [one if one in SHORT else pytest.param(one, marks=LONG) for one in oracle.ARCHITECTURES]
-HEADS = {"opt": (4, 1)}  # attention heads of the tiny models, and how many share a key
 
 
 def recipe(preset: str, **changes) -> FeatureRecipe:
@@ -102,17 +99,6 @@ def method(target, model, total=16, top_k=4, depth=3, session=None) -> Eagle3:
     return Eagle3(session or Session(target, "target"), drafter, {})
 
 
-def naive_states(architecture: str, model: FeatureHead, fuse: str, text: list[int], drafted: list[int]):
-    """States and features after x_1 … of a text that the target has read but for its last token, then of a path."""
-    target = copy.deepcopy(pair(architecture)[0]).cpu()
-    with torch.no_grad():
-        seen = target(torch.tensor([text[:-1]]), use_cache=False, output_hidden_states=True).hidden_states[-1][0]
-    weights = weights_of(model)
-    layer = target.get_input_embeddings()
-    table = layer.weight.double() * float(getattr(layer, "embed_scale", 1.0))
-    return naive.states(weights, fuse, table, [*text[1:], *drafted], seen.double(), *HEADS.get(architecture, (4, 2)))
-
-
 @pytest.mark.parametrize("fuse", FUSES)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_head_equals_one_without_cache(architecture, fuse):
@@ -129,7 +115,7 @@ def test_the_head_equals_one_without_cache(architecture, fuse):
     both = first.hidden.expand(2, -1)
     second = session.forward([left[1], right[1]], parents=[0, 0], features=both, hidden=LAST)
     for branch, path in enumerate((left, right)):
-        states, made = naive_states(architecture, model, fuse, text, path)
+        states, made = feature_states(architecture, model, fuse, text, path)
         expected = torch.stack([output @ state for state in states])
         joined = torch.cat([*rows, first.logits, second.logits[branch : branch + 1]])
         assert torch.allclose(joined.cpu(), expected, atol=1e-4) and expected.std() > 0.5
@@ -168,7 +154,7 @@ def test_drafts_equal_those_without_cache(monkeypatch, fuse):
     for context, draft in drafts[:6]:
 
         def after(path, context=context):
-            return (output @ naive_states("llama", model, fuse, context, list(path))[0][-1]).tolist()
+            return (output @ feature_states("llama", model, fuse, context, list(path))[0][-1]).tolist()
 
         drafted = paths(draft.tokens.tolist(), draft.parents)
         assert drafted == naive_eagle.tree(after, 3, 2, 11)
@@ -197,44 +183,6 @@ def test_samples_from_the_target(fuse, sampling):
 def test_a_draw_of_its_own_for_each_sibling_is_found(monkeypatch):
     draw_for_each_branch(monkeypatch)
     assert drawn("fc", Sampling(1.0))[0] < ALPHA
-
-
-# Training
-
-
-def answered() -> list[Answered]:
-    return own_answers(pair("llama")[0], (6, 3, 5), (4, 6, 2))
-
-
-@pytest.mark.parametrize("fuse", [FUSES[0], *(pytest.param(fuse, marks=LONG) for fuse in FUSES[1:])])
-def test_the_losses_of_all_steps_are_those_of_a_head_without_cache(fuse):
-    """Regression on the target's state after the token that is read, cross-entropy, and that of the likeliest three."""
-    target, steps = pair("llama")[0], 3
-    chosen = recipe(
-        "hass", fuse=fuse, steps=steps, batch=3, top_k=3, regression=0.7, cross_entropy=0.3, distillation=0.2
-    )
-    run = FeatureTraining(target, answered(), 96, chosen, 0)
-    on_cpu = copy.deepcopy(target).cpu()
-    output = on_cpu.get_output_embeddings().weight.double()
-    expected, places = [0.0] * steps, 0
-    for one in answered():
-        with torch.no_grad():
-            out = on_cpu(torch.tensor([one.tokens]), use_cache=False, output_hidden_states=True)
-        for place in range(one.prompt - 1, len(one.tokens) - 2):
-            places += 1
-            for step in range(min(steps, len(one.tokens) - 2 - place)):
-                path = one.tokens[place + 2 : place + 2 + step]
-                states, made = naive_states("llama", run.head, fuse, one.tokens[: place + 2], path)
-                wanted, p = out.hidden_states[-1][0, place + 1 + step], out.logits[0, place + 1 + step].softmax(-1)
-                q = (output @ states[-1]).log_softmax(-1)
-                best = sorted(range(96), key=lambda token: -float(p[token]))[:3]
-                expected[step] += 0.7 * float(F.smooth_l1_loss(made[-1], wanted)) - 0.3 * float((p * q).sum())
-                expected[step] -= 0.2 * sum(float(p[token] * q[token]) for token in best)
-    (block,) = blocks(answered(), target.device)
-    with torch.no_grad():
-        results = [float(loss) for loss in run.losses(block)]
-    assert results == pytest.approx(expected, rel=1e-3)
-    assert run.learn(answered()) == pytest.approx(sum(expected) / places, rel=1e-3)
 
 
 # Files
