@@ -165,12 +165,12 @@ def together(counts: Mapping[str, int], everywhere: bool = False) -> str:
     """One verdict for several data sets, given how many have which: theirs, if all that decide agree, else the counts.
 
     Those that are void or too small take no part where others decide. What is claimed to be so `everywhere` fails with
-    one of them.
+    one of them, so those that fail are named first.
     """
     known = {verdict: count for verdict, count in counts.items() if count}
-    deciding = [verdict for verdict in known if verdict in VERDICTS[:3]] or list(known)
     if everywhere and "fails" in known:
-        return "fails"
+        known = {"fails": known.pop("fails"), **known}
+    deciding = [verdict for verdict in known if verdict in VERDICTS[:3]] or list(known)
     if len(deciding) == 1:
         return deciding[0]
     (first, count), *others = known.items()

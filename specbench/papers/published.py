@@ -109,8 +109,8 @@ class CellClaim(Settings):
     """What a table's cells of one printed metric claim, all or `method`'s, where ours are single figures of files.
 
     `above` is what our figure must exceed, in the printed unit, with its whole interval. Without it, or without an
-    interval, nothing tells how far a figure is from chance, and the claim is not judged. A claim about what is so
-    `everywhere` fails where one cell does.
+    interval, nothing tells how far a figure is from chance, and the claim is not judged. Of a claim about what is so
+    `everywhere`, the cells where it fails are named first: one is enough.
     """
 
     table: int

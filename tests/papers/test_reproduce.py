@@ -403,7 +403,10 @@ def test_a_claim_that_holds_on_some_tasks(paper, tmp_path):
     [
         ({"holds": 3, "fails": 0, "void": 2}, False, "holds"),
         ({"holds": 2, "undecided": 6}, False, "holds on 2 of 8, undecided on 6"),
-        ({"fails": 3, "undecided": 2}, True, "fails"),
+        ({"fails": 3, "undecided": 2}, True, "fails on 3 of 5, undecided on 2"),
+        ({"holds": 4, "fails": 1}, True, "fails on 1 of 5, holds on 4"),
+        ({"holds": 4, "fails": 1}, False, "holds on 4 of 5, fails on 1"),
+        ({"fails": 3, "void": 2}, True, "fails"),
         ({"holds": 3, "undecided": 2}, True, "holds on 3 of 5, undecided on 2"),
         ({"void": 1, "too few documents": 1}, False, "void on 1 of 2, too few documents on 1"),
     ],
