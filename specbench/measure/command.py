@@ -50,8 +50,8 @@ def run(plan: Plan | None, out: Path | None, resume: Path | None, shard: "Shard 
         out, resume = _place_of(shard, out)
     elif out and not resume and (out / "manifest.json").exists():
         raise UserError(f"{out} exists; go on with it by --resume {out}, or choose another --out")
-    if resume and not (resume / "manifest.json").exists():
-        raise UserError(f"{resume} is not a run folder (it has no manifest.json)")
+    if resume:
+        _ = StoredRun(resume).manifest  # refuses what is no run
     if given := resume or out:
         return given if carry_out(plan, given, shard=shard) else None
     assert plan is not None
