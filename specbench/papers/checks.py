@@ -17,6 +17,7 @@ ALIKE = 0.05  # of the documents: two methods that differ on fewer say nothing o
 ROUNDS = ["R", "D", "A", "C", "S"]  # by which two methods decode a document alike
 FORWARDS = ["F", "G"]  # and, where speed is compared, take as many forwards for it
 FEWEST_DOCUMENTS = 20  # of a data set; the interval of fewer is not to be believed
+PACE_APART = 1.25  # times that a baseline may be slower in one of two runs whose speedups are compared
 COLLAPSED = 0.7  # of its target's score: a method with less does no longer what it is compared for
 # Metric -> numerator and denominator of its rate, in columns of `Ours.documents`.
 RATES = {
@@ -243,12 +244,26 @@ def _compare(
     documents = min(len(mine) for mine, _ in pairs)
     if documents < FEWEST_DOCUMENTS:
         verdict = "too few documents"
+    elif claim.metric in SPEEDS and (apart := pace_apart(ours, labels, sampling, tasks)) > PACE_APART:
+        verdict, text = "void", f"{text}, where the baseline of one is {apart:.1f} × as fast as that of the other"
     elif not claim.same_rounds and (alike := decode_alike(ours, labels, sampling, tasks, claim.metric)):
         verdict, text = "void", f"{text}, alike: {alike}"
     elif not claim.loss and (broken := [label for label in labels if collapsed(ours, sampling, tasks, label)]):
         verdict, text = "void", f"{text}, where {broken[0]} collapsed"
     where = f"{name} (against {labels[1]})" if claim.rivals else name
     return Compared(verdict, ours.pair, sampling, f"{where} {text}", len(tasks), documents, figure.value)
+
+
+def pace_apart(ours: OnPair, labels: Sequence[str], sampling: str, tasks: Sequence[str]) -> float:
+    """How many times as fast the baseline of one method decoded as that of the other, at most over the tasks.
+
+    Methods of different runs are compared by their speedups. Those of another runtime or machine say nothing. A method
+    and its own baseline are of the same runs.
+    """
+    if any(ours.measured.baselines.get(label) in labels for label in labels):
+        return 1.0
+    paces = [[ours.pace(sampling, task, label) for label in labels] for task in tasks]
+    return max((max(pair) / min(pair) for pair in paces if min(pair) > 0), default=1.0)
 
 
 def decode_alike(ours: OnPair, labels: tuple[str, str], sampling: str, tasks: Sequence[str], metric: str) -> str | None:

@@ -114,6 +114,18 @@ class OnPair:
         rows = counts.assign(score=means)
         return self._documents.setdefault((*key, metric in SPEEDS), rows)
 
+    def pace(self, sampling: str, task: str, label: str) -> float:
+        """Seconds a token of a method's baseline, decoding alone, in the runs that the method's times are of."""
+        key = (self.pair, sampling, task)
+        passes = self.measured.by_row.get((*key, label))
+        base = self.measured.by_row.get((*key, self.measured.baselines.get(label, "")))
+        if passes is None or base is None:
+            return math.nan
+        runs = metrics.timed_alone(passes).index.droplevel("doc_id")
+        timed = metrics.timed_alone(base)
+        same = timed[timed.index.droplevel("doc_id").isin(runs)]
+        return float(same.decode.sum() / same.decoded.sum()) if same.decoded.sum() else math.nan
+
     def every_document(self) -> pd.DataFrame:
         """As Ours.every_document; `run` is the name of the run, and `baseline` that of the method's baseline."""
         key = [*pooled.ROW, *pooled.ONCE, "doc_id"]

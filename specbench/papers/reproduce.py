@@ -15,7 +15,7 @@ from specbench.base.escape import markdown_text
 from specbench.config import PairSpec
 from specbench.measure.staffing import Staffing
 from specbench.papers.cells import write_cells
-from specbench.papers.checks import ALIKE, COLLAPSED, Check, claims
+from specbench.papers.checks import ALIKE, COLLAPSED, PACE_APART, Check, claims
 from specbench.papers.missing_runs import STORE, measure
 from specbench.papers.orders import ORDER_NAMES, orders
 from specbench.papers.ours import Ours
@@ -79,7 +79,8 @@ def _write_verdicts(chosen: Sequence[Paper], ours: Ours, out: Path, check: bool)
     rules = (
         f"A claim is void where a method keeps less than {COLLAPSED:.0%} of its baseline's score, or where both decode "
         f"alike: fewer than {ALIKE:.0%} of the documents differ in rounds or in drafted, accepted, rescued or committed"
-        f" tokens (for speeds, in forwards too). Data sets that are void take no part in a verdict on which the "
+        f" tokens (for speeds, in forwards too), or where speeds are of two runs of which one decodes the baseline "
+        f"more than {PACE_APART:g} times as fast. Data sets that are void take no part in a verdict on which the "
         f"others agree. The {of_claims} intervals and p values of claims are not corrected for"
         " their number: if nothing differed, one in twenty would differ significantly by chance. Those of an order "
         "are, by Holm's rule; the bounds of its τ count the pairs of methods that are not significantly different "

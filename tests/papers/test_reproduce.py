@@ -460,17 +460,29 @@ def test_what_nothing_here_has_is_not_measured(paper, ours):
     assert (check.verdict, check.detail) == (MISSING, "needs a target of 70B, which is not here")
 
 
-def test_methods_of_other_runs_compare_by_their_own_baselines(paper, tmp_path):
-    """A second run, ten times slower throughout, in which csd alone was measured next to vanilla."""
-    slow = make_run(tmp_path / "slow", times=(10.0, 5.0, 2.5))
+@pytest.mark.parametrize(
+    ("slower", "detail"),
+    [
+        (1.2, "holds: pocket_gsm8k 3.00 × [3.00, 3.00]"),
+        (
+            10,
+            "void: pocket_gsm8k 3.00 × [3.00, 3.00], where the baseline of one is 10.0 × as fast as that of the other",
+        ),
+    ],
+)
+def test_methods_of_other_runs_compare_by_their_own_baselines(paper, tmp_path, slower, detail):
+    """A second run, slower throughout, in which csd alone was measured next to vanilla; too slow, it tells nothing."""
+    slow = make_run(tmp_path / "slow", times=(slower, slower / 2, slower / 4))
     first, second = make_run(tmp_path / "first"), slow
     for folder, gone in ((first, "csd"), (second, "sps[gamma=4]")):
         for name in ("samples", "rounds", "scores"):
             frame = pd.read_parquet(folder / f"{name}.parquet")
             frame[frame.method != gone].to_parquet(folder / f"{name}.parquet")
-    judged = verdicts(paper, Ours([StoredRun(first), StoredRun(second)]))
-    assert judged["Spec is faster"].detail == "holds: pocket_gsm8k 2.00 × [2.00, 2.00]"
-    assert judged["the order of methods by speed"].detail.startswith("Kendall's τ 1.00")
+    both = Ours([StoredRun(first), StoredRun(second)])
+    assert judged(paper, both).detail == detail
+    of_paper = verdicts(paper, both)
+    assert of_paper["Spec is faster"].detail == "holds: pocket_gsm8k 2.00 × [2.00, 2.00]"
+    assert of_paper["the order of methods by speed"].detail.startswith("Kendall's τ 1.00")
 
 
 def test_orders(paper, tmp_path, ours):
