@@ -104,7 +104,7 @@ class OnPair:
         if base is None:  # its speed is not known
             counts[["decode", "whole"]] = math.nan
         else:
-            same = base[base.index.droplevel("doc_id").isin(passes.index.droplevel("doc_id"))]
+            same = _of_passes(base, passes)
             counts["decode"] /= same.decode.sum(min_count=1) / same.decoded.sum()
             counts["whole"] /= same.whole.sum(min_count=1) / same.whole_tokens.sum()
         scores = self.measured.scores
@@ -121,9 +121,7 @@ class OnPair:
         base = self.measured.by_row.get((*key, self.measured.baselines.get(label, "")))
         if passes is None or base is None:
             return math.nan
-        runs = metrics.timed_alone(passes).index.droplevel("doc_id")
-        timed = metrics.timed_alone(base)
-        same = timed[timed.index.droplevel("doc_id").isin(runs)]
+        same = _of_passes(metrics.timed_alone(base), metrics.timed_alone(passes))
         return float(same.decode.sum() / same.decoded.sum()) if same.decoded.sum() else math.nan
 
     def every_document(self) -> pd.DataFrame:
@@ -242,6 +240,11 @@ def _same_temperature(printed: Figure, ours: Figure) -> bool:
     """True if two figures have the same temperature, or one has none."""
     known = printed.temperature and ours.temperature
     return not known or float(printed.temperature) == float(ours.temperature)
+
+
+def _of_passes(base: pd.DataFrame, passes: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a baseline that are of the same runs and repeats as a method's passes."""
+    return base[base.index.droplevel("doc_id").isin(passes.index.droplevel("doc_id"))]
 
 
 def _place(figure: Figure, task: str) -> str:

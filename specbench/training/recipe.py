@@ -29,6 +29,7 @@ class LearnedRecipe(AdamWRecipe):
     """What the recipes of heads share."""
 
     length: int = Field(ge=3, description="tokens of a document with its answer, at most; the rest is cut off")
+    warmup: float = Field(ge=0, lt=1, description="share of the steps in which the learning rate rises")
 
 
 class AnsweredRecipe(LearnedRecipe):
