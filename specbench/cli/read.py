@@ -23,7 +23,6 @@ from specbench.cli.options import (
     FormatOption,
     Limit,
     Pair,
-    Repeats,
     RowsTogether,
     Runs,
     Seed,
@@ -127,7 +126,7 @@ def tables(
         str | None, Option(help="default: the suites that the tables need", autocompletion=known("suites"))
     ] = None,
     limit: Limit = None,
-    repeats: Repeats = 1,
+    repeats: Annotated[int, Option(min=1, help="how many times to decode each document at T > 0")] = 1,
     seed: Seed = 0,
     machine: Machine,
     batch: RowsTogether = 1,

@@ -109,6 +109,7 @@ def _wanted(
                     by_baseline.setdefault(config.baseline_of(spec).name, []).append(spec)
                 for baseline, methods in by_baseline.items():
                     changes = {"methods": (config.baseline_of(methods[0]),), "baseline": baseline}
+                    changes |= {"repeats": template.repeats if sampling.temperature else 1}  # the same text else
                     yield template.model_copy(update=changes | sampling.model_dump()), methods
 
 

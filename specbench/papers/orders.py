@@ -14,7 +14,17 @@ import numpy as np
 
 from specbench.base import stats
 from specbench.papers import checks
-from specbench.papers.checks import LEVEL, RATES, Check, collapsed, comparable, decode_alike, shared_documents
+from specbench.papers.checks import (
+    LEVEL,
+    PACE_APART,
+    RATES,
+    Check,
+    collapsed,
+    comparable,
+    decode_alike,
+    pace_apart,
+    shared_documents,
+)
 from specbench.papers.on_pair import SPEEDS, OnPair
 from specbench.papers.ours import Ours
 from specbench.papers.published import Figure, Paper
@@ -108,7 +118,8 @@ def _pairs(paper: Paper, column: list[Figure], ours: OnPair) -> list[Two]:
     """Every two methods of a column that differ in the paper; none for fewer than FEWEST methods.
 
     Rates are averaged where several tasks of ours stand for the column's. A method that collapsed has no place in an
-    order of speeds, nor one that drafts nothing in an order of acceptance.
+    order of speeds, nor one that drafts nothing in an order of acceptance. Speeds of two runs are compared as a claim
+    compares them: where their baselines decode at one pace.
     """
     tasks, metric = ours.tasks(paper, column[0].task), paper.metrics[column[0].metric]
     if not tasks or metric not in RATES:
@@ -131,6 +142,7 @@ def _pairs(paper: Paper, column: list[Figure], ours: OnPair) -> list[Two]:
         _two(ours, two, sign, sampling, tasks, metric, metric not in SPEEDS or kinds[two[0]] == kinds[two[1]])
         for two in itertools.combinations(published, 2)
         if (sign := int(np.sign(published[two[0]] - published[two[1]])))
+        and not (metric in SPEEDS and pace_apart(ours, two, sampling, tasks) > PACE_APART)
     ]
 
 

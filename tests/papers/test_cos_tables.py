@@ -269,6 +269,11 @@ def test_cos_is_measured_on_its_own_pairs_against_the_ensemble(engine: dict[str,
     assert len(engine["plans"]) == 10 and [run.folder for run in again] == [run.folder for run in first]
 
 
+def test_only_what_is_drawn_is_decoded_again(engine: dict[str, list[Any]]) -> None:
+    missing_runs.measure([paper()], "pocket", None, 5, repeats=3)
+    assert {(plan.sampling, plan.repeats) for plan in engine["plans"]} == {(GREEDY, 1), (DRAWN, 3)}
+
+
 def test_another_gamma_runs_that_method_alone(engine: dict[str, list[Any]]) -> None:
     missing_runs.measure([paper()], "pocket", None, 5)
     refs = dict(paper().methods)
