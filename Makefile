@@ -45,7 +45,7 @@ real: $(REAL)  ## SmolLM2 decodes a suite of real text, and a table is printed: 
 # A test process that dies ends the run and is told; with another one in its place, xdist may wait for ever.
 TESTS := $(BIN)/python -m pytest -q -n 2 --dist loadfile --max-worker-restart 0
 
-# Programs among the tests use the tests' helpers.
+# Benches and the programs among the tests use the tests' helpers.
 PROGRAM := PYTHONPATH=tests/support $(BIN)/python
 
 run: $(STAMP)  ## decode a suite and print a table: METHOD=, SUITE=, LIMIT=
@@ -83,7 +83,7 @@ docs-figures: $(STAMP)  ## write the figures of README.md, docs/ and results/ as
 
 bench: $(STAMP)  ## our engine next to others, and what its parts cost: SERVERS='NAME=URL …'
 	$(BIN)/specbench bench --documents 15 || [ $$? = 4 ]
-	for file in tests/bench/bench_*.py; do $(PROGRAM) $$file || exit 1; done
+	for file in tools/bench/bench_*.py; do $(PROGRAM) $$file || exit 1; done
 	SERVERS='$(SERVERS)' DOCUMENTS=15 tools/recipes/bench-servers.sh
 
 bench-peers: $(STAMP)  ## install the engines of others that `make bench` compares with

@@ -12,7 +12,6 @@ from tiny_runs import samples_of
 from specbench.results.stored import StoredRun
 
 TASK = ("--task", "pocket_gsm8k", "--max-new-tokens", "64", "--limit", 6)
-KEYS = ["method", "task", "doc_id"]
 
 
 @pytest.fixture(autouse=True)

@@ -158,7 +158,6 @@ def test_a_tie_is_a_mismatch_unless_the_draft_is_the_lower_index():
 # Entropies by hand. Two equal tokens: ln 2 nats, over ln 4 exactly one half. Sixteen equal tokens: 1 of ln 16, but the
 # three likeliest have 3/16 ln 16 = 0.52 nats: the code finds a flat distribution surer than one over three tokens.
 TWO, FLAT = [0.0, 0, -999, -999], [0.0] * 16
-RULES = {"full_norm": {"entropy": "full_norm"}, "top3": {"entropy": "top3"}}
 
 
 @pytest.mark.parametrize(

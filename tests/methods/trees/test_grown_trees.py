@@ -21,7 +21,6 @@ from specbench.methods.heads.eagle3 import Grown
 from specbench.methods.trees import opt_tree
 from specbench.methods.trees.eagle2 import Growing
 
-EAGLE2 = partial(eagle3.grow, top_k=3, depth=2, most=7)
 OPT = partial(opt_tree.grow, nodes=6, threshold=0.05, levels=3)
 
 

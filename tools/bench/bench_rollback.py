@@ -1,7 +1,7 @@
 """What each way back from rejected tokens costs, on the bundled models whose states cannot be cut.
 
-    python tests/bench/bench_rollback.py
-    python tests/bench/bench_rollback.py 10 results/reference/rollback
+    python tools/bench/bench_rollback.py
+    python tools/bench/bench_rollback.py 10 results/reference/rollback
 
 The target of `pocket-hybrid` (gated delta nets) by the state that is kept, with tokens read again, and token by token;
 its draft as a target of its own (a short convolution), also by the cache's recording. Documents of each family, and

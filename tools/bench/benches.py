@@ -157,7 +157,7 @@ def store(table: pd.DataFrame, out: str, pair: Pair, documents: int, **facts: An
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
     script, asked = Path(sys.argv[0]).name, " ".join(sys.argv[1:-1])
     facts = {
-        "command": f"python tests/bench/{script} {asked} results/reference/{Path(out).name}",
+        "command": f"python tools/bench/{script} {asked} results/reference/{Path(out).name}",
         "commit": commit,
         "date": time.strftime("%Y-%m-%d"),
         "pair": pair.name,

@@ -1,6 +1,6 @@
 """Waits of the host and work that it starts in a round of a head, counted on a device that the CPU plays.
 
-`python tests/bench/bench_waits.py --out FILE` writes both, for tiny models: counts, which no machine changes.
+`python tools/bench/bench_waits.py --out FILE` writes both, for tiny models: counts, which no machine changes.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="file of the counts, which become its `after`")
     chosen = parser.parse_args()
-    after = {"commit": git_state(), "command": "python tests/bench/bench_waits.py", "rounds": counts()}
+    after = {"commit": git_state(), "command": "python tools/bench/bench_waits.py", "rounds": counts()}
     if chosen.out:
         kept = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
         chosen.out.write_text(json.dumps({**kept, "after": after}, indent=1) + "\n")

@@ -1,6 +1,6 @@
 """What a datastore costs to build and to look up in: seconds, peak memory, microseconds a draft.
 
-`python tests/bench/bench_datastore.py [--tokens N] [--shard N] [--folder FOLDER]`, of synthetic Zipf tokens with
+`python tools/bench/bench_datastore.py [--tokens N] [--shard N] [--folder FOLDER]`, of synthetic Zipf tokens with
 repeated stretches. Exits with 1 where a draft takes longer than the bound for its size, or building takes more than two
 seconds or more memory than 64 bytes for each token of a shard.
 """

@@ -1,6 +1,6 @@
 """Where the driver of a pool (measure/pool.py) becomes the limit: its measured costs, in a simulation of many workers.
 
-`python tests/bench/bench_pool.py`. What the driver takes to hear of a document, and to give a shard, is measured with
+`python tools/bench/bench_pool.py`. What the driver takes to hear of a document, and to give a shard, is measured with
 as many pipes and shards as there are workers, in CPU time: the driver waits for nobody, and other work does not count.
 The simulation has a virtual clock: workers decode documents of a fixed length and never wait for the driver but for
 their next shard; the driver takes one message after another. What the progress bar costs, some redraws a second, is

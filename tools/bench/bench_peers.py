@@ -1,7 +1,7 @@
 """How fast others decode the same GGUF file: llama.cpp, OpenVINO GenAI and transformers, by turns with specbench.
 
-    python tests/bench/bench_peers.py smollm2 int4 1 2 results/reference/bench-peers-smollm2-int4.json
-    python tests/bench/bench_peers.py qwen2.5-coder bfloat16 2 1
+    python tools/bench/bench_peers.py smollm2 int4 1 2 results/reference/bench-peers-smollm2-int4.json
+    python tools/bench/bench_peers.py qwen2.5-coder bfloat16 2 1
 
 A pair whose models are GGUF files, weights in int4 or bfloat16, threads, and documents of each task of `everyday`; the
 defaults are those of `make bench`. The weights of all are those of the file: llama.cpp and GenAI read it (in bfloat16
@@ -80,7 +80,7 @@ def main(
     if out:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         facts = {
-            "command": f"python tests/bench/bench_peers.py {name} {bits} {threads} {documents}",
+            "command": f"python tools/bench/bench_peers.py {name} {bits} {threads} {documents}",
             "commit": commit,
             "date": time.strftime("%Y-%m-%d"),
             "machine": environment.describe(pair.device),

@@ -1,4 +1,4 @@
-"""Documents an hour of two workers against one, on two idle cores: `python tests/bench/bench_workers.py`.
+"""Documents an hour of two workers against one, on two idle cores: `python tools/bench/bench_workers.py`.
 
 A round is one run of each, in turn the one and the other first; each worker has one thread. A run's time has all in it:
 the start of Python, the loading of the models, decoding, joining and scoring. Prints each round with how long shards

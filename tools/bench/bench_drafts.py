@@ -1,7 +1,7 @@
 """`dflash` and `mtp` next to transformers' own: its DFlash generation, and `generate(use_mtp=True)`.
 
-    PYTHONPATH=tests/support python tests/bench/bench_drafts.py
-    PYTHONPATH=tests/support python tests/bench/bench_drafts.py 5 results/reference/drafts-transformers
+    PYTHONPATH=tests/support python tools/bench/bench_drafts.py
+    PYTHONPATH=tests/support python tools/bench/bench_drafts.py 5 results/reference/drafts-transformers
 
 Documents of each family, and where a table and its facts go, without an ending. The bundled target with the heads that
 ship, greedy, `eager`, one thread: every way answers every prompt, by turns in one process, prefill left out. The module

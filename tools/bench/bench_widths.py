@@ -1,6 +1,6 @@
 """What a forward of the `static` runtime takes by its width, and at how many gigabytes a second it reads weights.
 
-    python tests/bench/bench_widths.py FOLDER_OR_MODEL bfloat16 2
+    python tools/bench/bench_widths.py FOLDER_OR_MODEL bfloat16 2
 
 The fifth percentile of turns after 300 tokens; the arguments are a model of transformers, its type, and threads.
 """
