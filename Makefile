@@ -73,7 +73,7 @@ test-all: $(STAMP)  ## all tests, with every extra installed, and what this mach
 	-$(LOCKED) -r tools/supply/peers.txt
 	-$(LOCKED) -r tools/supply/workers.txt
 	-@$(MAKE) --no-print-directory $(REAL)
-	$(PROGRAM) tests/whole.py --out results/reference/tests.json
+	$(PROGRAM) tools/whole.py --out results/reference/tests.json
 
 docs: $(STAMP)  ## the documentation site, into build/docs/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/mkdocs.yml

@@ -5,11 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-OWN = "tests/test_whole.py"
+OWN = "tools/tests/test_whole.py"
 REPORT = """<testsuites><testsuite>
-<testcase classname="tests.test_whole" name="test_a"/>
-<testcase classname="tests.test_whole.TestOf" name="test_b"><failure message="no"/></testcase>
-<testcase classname="tests.test_whole" name="test_c"><skipped message="no GPU"/></testcase>
+<testcase classname="tools.tests.test_whole" name="test_a"/>
+<testcase classname="tools.tests.test_whole.TestOf" name="test_b"><failure message="no"/></testcase>
+<testcase classname="tools.tests.test_whole" name="test_c"><skipped message="no GPU"/></testcase>
 </testsuite></testsuites>"""
 
 
@@ -17,7 +17,7 @@ def told(folder: Path, report: str) -> tuple[str, dict]:
     (folder / "report.xml").write_text(report)
     options = ["--out", folder / "ran.json", "--report", folder / "report.xml"]
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("whole.py"), *options], capture_output=True, text=True, check=True
+        [sys.executable, Path(__file__).parents[1] / "whole.py", *options], capture_output=True, text=True, check=True
     )
     return done.stdout, json.loads((folder / "ran.json").read_text())[OWN]
 

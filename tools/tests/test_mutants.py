@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PLACE = Path(__file__).parents[1] / "mutants" / "main.py"
+PLACE = Path(__file__).parents[2] / "tests" / "mutants" / "main.py"
 
 
 @pytest.fixture(scope="module")
