@@ -5,11 +5,12 @@ A round that drafts K tokens is assumed to take
     t_target + width_slope · K  +  t_draft · K + draft_start  +  overhead + draft_overhead · K
 
 seconds: the target's forward over K + 1 tokens, the draft's K forwards, and the time outside of forwards. The first
-early_tokens of the K take early_slope more each, since the step from a forward over one token to one over several, and
-from a round without a draft to one with it, is steeper than what follows. Two further costs are counted where they are
-known: of the context, context_slope for each token that the target has in its cache and draft_context_slope for each of
-the draft's; and of a batch, the further tokens that its other texts add to a forward. The time outside of forwards is
-taken to be the same in a batch.
+early_tokens of the K take early_slope more each, since the step from a forward over one token to one over several is
+steeper than what follows. A round with a draft takes `drafting` more than one without, whatever K is: the target's
+forward follows one of the draft, which has left the processor's caches cold, and there is a draft to accept and to roll
+back. Two further costs are counted where they are known: of the context, context_slope for each token that the target
+has in its cache and draft_context_slope for each of the draft's; and of a batch, the further tokens that its other
+texts add to a forward. The time outside of forwards is taken to be the same in a batch.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -62,6 +63,7 @@ class Times:
     vanilla: float = 0.0  # 0 stands for t_target + overhead
     early_slope: float = 0.0  # what each of a round's first `early_tokens` drafted tokens takes more than a further one
     early_tokens: float = 0.0
+    drafting: float = 0.0  # what a round with a draft takes more than one without, whatever its length
     # None: not known.
     draft_width_slope: float | None = None  # for each further token that a draft forward reads, as in a batch
     context_slope: float | None = None  # of the target, for each token in its cache; then t_target is that without any
@@ -79,7 +81,8 @@ class Times:
     def verified(self, drafted: float, batch: int = 1) -> float:
         """Seconds of a round without its draft forwards: the target's forward, and what is outside of forwards."""
         target = self.t_target + self.width_slope * (batch * (drafted + 1) - 1)
-        return target + batch * self.early_slope * min(drafted, self.early_tokens) + self.overhead
+        early = batch * self.early_slope * min(drafted, self.early_tokens)
+        return target + early + self.overhead + (self.drafting if drafted else 0.0)
 
     def text(self, laid: Replayed, prompt: float, batch: int = 1) -> float:
         """Seconds of a text's rounds after `prompt` tokens, in a batch of such texts."""
@@ -154,10 +157,13 @@ def from_records(rounds: pd.DataFrame, prefills: pd.DataFrame, vanilla: pd.DataF
         return Times(each, target - slope * drafted, slope, first - each, rest, early_tokens=drafted)
     single = min(target, float(plain.target_seconds.mean()))
     idle = min(rest, alone - float(plain.target_seconds.mean()))
-    within = (target - single) / drafted
+    after = first - each if alike.draft_forwards.mean() > 1 else 0.0  # a block has no further forwards
+    after = min(after, target - single)
+    half = (rest - idle) / 2
+    within = (target - single - after) / drafted
     slope = _width_slope(prefills, drafted, target, within, within)
-    early = within - slope + (rest - idle) / drafted
-    return Times(each, single, slope, first - each, idle, 0.0, alone, early, drafted)
+    early = within - slope + half / drafted
+    return Times(each, single, slope, first - each, idle, 0.0, alone, early, drafted, after + half)
 
 
 def _steady(rounds: pd.DataFrame) -> pd.DataFrame:

@@ -192,7 +192,8 @@ def simulate(
 
     --forward-times also takes these, in seconds: width_slope (for each further token that the target reads),
     draft_start (of a round's first draft forward), overhead (of a round), draft_overhead (of a drafted token),
-    early_slope (what each of the first early_tokens drafted tokens takes more) and vanilla (of a token);
+    early_slope (what each of the first early_tokens drafted tokens takes more), drafting (what a round takes more as
+    soon as it drafts) and vanilla (of a token);
     context_slope and draft_context_slope (for each token in the cache), draft_width_slope (for each further token
     that a draft forward reads, as in a batch), and prefill and draft_prefill (for each token of the prompt).
 

@@ -76,18 +76,31 @@ def test_skewed_rounds_count_with_their_mean_and_held_up_ones_not():
     assert times.round(2) == pytest.approx(11.0) and times.token == pytest.approx(7.0)
 
 
+def rounds_of_four(target, first, draft, outside):
+    """Three rounds that draft 4 tokens, in seconds of their parts."""
+    rounds = pd.DataFrame({"drafted": [4] * 3, "draft_forwards": 4, "draft_seconds": draft, "target_seconds": target})
+    return rounds.assign(seconds=target + draft + outside, first_draft_seconds=first)
+
+
+def vanilla_of(target, outside):
+    seconds = {"target_seconds": target, "draft_seconds": 0.0, "seconds": target + outside}
+    return pd.DataFrame({"drafted": [0] * 3} | seconds)
+
+
+NO_PREFILLS = pd.DataFrame({"width": [], "target_seconds": [], "draft_seconds": []}, dtype=float)
+
+
 def test_shorter_drafts_lie_between_vanilla_and_the_recorded_rounds():
     """Rounds of 4 drafts: target 14 s, draft 8, rest 4. Vanilla: target 10, rest 1. A prefill of 105 tokens takes 24 s.
 
-    Two drafts take half of both steps from vanilla, 2 + 1.5, and 4 s of the draft; eight take 0.1 s for each further
-    token that the target reads, and no more outside of forwards.
+    Two drafts take half of the target's step from vanilla, 2, three quarters of that outside of forwards, 2.25 (half of
+    it is any draft's), and 4 s of the draft; eight take 0.1 s for each further token that the target reads, and no more
+    outside of forwards.
     """
-    rounds = pd.DataFrame({"drafted": [4] * 3, "draft_forwards": 4, "draft_seconds": 8.0, "target_seconds": 14.0})
-    rounds["seconds"], rounds["first_draft_seconds"] = 26.0, 2.0
-    vanilla = pd.DataFrame({"drafted": [0] * 3, "target_seconds": 10.0, "draft_seconds": 0.0, "seconds": 11.0})
+    rounds, vanilla = rounds_of_four(14.0, 2.0, 8.0, 4.0), vanilla_of(10.0, 1.0)
     prefills = pd.DataFrame({"width": [105], "target_seconds": [24.0], "draft_seconds": [math.nan]})
     times = forward_times.from_records(rounds, prefills, vanilla)
-    assert [times.round(drafted) for drafted in (0, 2, 4, 8)] == pytest.approx([11, 11 + 3.5 + 4, 26, 26 + 0.4 + 8])
+    assert [times.round(drafted) for drafted in (0, 2, 4, 8)] == pytest.approx([11, 11 + 4.25 + 4, 26, 26 + 0.4 + 8])
     alone = forward_times.from_records(rounds, prefills, vanilla[:0])
     assert [alone.round(drafted) for drafted in (2, 4, 8)] == pytest.approx([26 - 0.2 - 4, 26, 26 + 0.4 + 8])
     # A prefill that is slower than this says no more than the step from vanilla does.
@@ -95,21 +108,48 @@ def test_shorter_drafts_lie_between_vanilla_and_the_recorded_rounds():
     assert slow.round(8) == pytest.approx(26 + 4 * 1 + 8)
 
 
+def machine(drafted):
+    """Seconds of target, first draft forward, whole draft, and outside, where a forward takes more after another model.
+
+    The target takes 10 s and 0.25 for each token beyond the first, the draft 1 s a token; either takes 0.5 more if the
+    forward before it was of the other. Outside of forwards a round takes 1 s, and 0.4 and 0.1 a token if it drafts.
+    """
+    cold = 0.5 if drafted else 0.0
+    draft = drafted + cold
+    return 10 + 0.25 * drafted + cold, 1 + cold, draft, 1 + (0.4 + 0.1 * drafted if drafted else 0.0)
+
+
+def test_forwards_that_follow_one_of_the_other_model_take_longer():
+    """From rounds of 4 tokens and vanilla's all other lengths come out as on the `machine`, by parts written out."""
+    target, _, _, outside = machine(0)
+    times = forward_times.from_records(rounds_of_four(*machine(4)), NO_PREFILLS, vanilla_of(target, outside))
+    assert times.round(0) == times.token == 11
+    assert times.round(1) == pytest.approx((10.25 + 0.5) + 1.5 + 1.5)
+    assert times.round(2) == pytest.approx((10.5 + 0.5) + 2.5 + 1.6)
+    assert times.round(4) == pytest.approx((11 + 0.5) + 4.5 + 1.8)
+    assert times.round(8) == pytest.approx((12 + 0.5) + 8.5 + 1.8), "no more outside of forwards than recorded"
+    # A target that takes no longer than vanilla's has no cold start, whatever the draft's first forward takes.
+    level = forward_times.from_records(rounds_of_four(10.0, 3.0, 6.0, 1.0), NO_PREFILLS, vanilla_of(10.0, 1.0))
+    assert [level.round(drafted) for drafted in (1, 2, 4)] == pytest.approx([14, 15, 17])
+
+
 def test_the_first_forward_of_a_draft_is_the_recorded_one():
     """4 drafted tokens take 8 s: 3.5 the first, 1.5 each further one, whatever a prefill of the draft takes.
 
-    A run that does not tell has four of 2 s. A block, which is one forward, takes as long at any length.
+    A run that does not tell has four of 2 s. A block, which is one forward, takes as long at any length, and says
+    nothing of a first forward: the target's 2 s over vanilla's are of its four tokens.
     """
-    rounds = pd.DataFrame({"drafted": [4] * 3, "draft_forwards": 4, "draft_seconds": 8.0, "target_seconds": 14.0})
-    rounds["seconds"], rounds["first_draft_seconds"] = 22.0, 3.5
-    vanilla = pd.DataFrame({"drafted": [0] * 3, "target_seconds": 14.0, "draft_seconds": 0.0, "seconds": 14.0})
+    rounds, vanilla = rounds_of_four(14.0, 3.5, 8.0, 0.0), vanilla_of(14.0, 0.0)
     prefills = pd.DataFrame({"width": [10, 90], "target_seconds": math.nan, "draft_seconds": [60.0, 100.0]})
     told = forward_times.from_records(rounds, prefills, vanilla)
     assert [told.round(drafted) for drafted in (1, 2, 4, 8)] == pytest.approx([17.5, 19, 22, 28])
     untold = forward_times.from_records(rounds.assign(first_draft_seconds=math.nan), prefills, vanilla)
     assert [untold.round(drafted) for drafted in (1, 2, 4, 8)] == pytest.approx([16, 18, 22, 30])
-    block = forward_times.from_records(rounds.assign(draft_forwards=1, first_draft_seconds=8.0), prefills, vanilla)
+    one = rounds.assign(draft_forwards=1, first_draft_seconds=8.0)
+    block = forward_times.from_records(one, prefills, vanilla)
     assert [block.round(drafted) for drafted in (1, 2, 4, 8)] == pytest.approx([22] * 4)
+    block = forward_times.from_records(one, prefills, vanilla_of(12.0, 0.0))
+    assert [block.round(drafted) for drafted in (1, 2, 4)] == pytest.approx([20.5, 21, 22])
 
 
 def test_slopes_of_the_records_by_context(tmp_path):

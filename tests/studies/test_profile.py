@@ -80,23 +80,26 @@ def test_times_of_several_draft_lengths():
 
 
 def test_times_of_one_draft_length_come_from_prefills_and_first_drafts():
-    # Target 10 + 0.5 for each token beyond the first; a first draft forward 4 + 0.1 for each, the others 1.
+    # Target 10 + 0.5 for each token beyond the first; a first draft forward 1.2 + 0.1 for each, the others 1.
     lengths = [8] * 50
-    rounds = rounds_frame(lengths, lambda k: (14.0, 4.1 + 7, 14 + 11.1 + 2)).assign(first_draft_seconds=4.1)
+    rounds = rounds_frame(lengths, lambda k: (14.0, 1.3 + 7, 14 + 8.3 + 2)).assign(first_draft_seconds=1.3)
     widths = np.array([20, 40, 80, 30])
     prefills = pd.DataFrame(
-        {"width": widths, "target_seconds": 10 + 0.5 * (widths - 1), "draft_seconds": 4 + 0.1 * widths}
+        {"width": widths, "target_seconds": 10 + 0.5 * (widths - 1), "draft_seconds": 1.2 + 0.1 * widths}
     )
     result = forward_times.from_records(rounds, prefills, VANILLA)
-    # From vanilla's 8 to 14 each of eight tokens takes 0.25 more than from there to the prefills, and outside 1 / 8.
-    assert vars(result) == pytest.approx(vars(Times(1.0, 8, 0.5, 3.1, 1, 0, 9, early_slope=0.375, early_tokens=8)))
-    assert result.round(2) == pytest.approx(9 + 2 / 8 * (16 - 9) + 4.1 + 1)
-    assert result.round(8) == pytest.approx(14 + 11.1 + 2) and result.round(10) == pytest.approx(27.1 + 2 * 1.5)
-    # Vanilla's 8 at width 1 bounds the slope: (14 - 8) / 8; steeper prefills do not count.
+    # After a draft the target takes 0.3 more, as a draft's first forward does. From there, 8.3, each of eight tokens
+    # takes 5.7 / 8 to reach 14, 0.2125 more than from there to the prefills. Outside it is 1 more: half of any draft.
+    early = 0.2125 + 0.5 / 8
+    expected = Times(1.0, 8, 0.5, 0.3, 1, 0, 9, early_slope=early, early_tokens=8, drafting=0.3 + 0.5)
+    assert vars(result) == pytest.approx(vars(expected))
+    assert result.round(2) == pytest.approx(9 + 0.8 + 2 / 8 * (16 - 9 - 0.8) + 1.3 + 1)
+    assert result.round(8) == pytest.approx(14 + 8.3 + 2) and result.round(10) == pytest.approx(24.3 + 2 * 1.5)
+    # What lies between vanilla's 8 after a draft and 14 bounds the slope: 5.7 / 8; steeper prefills do not count.
     steep = prefills.assign(target_seconds=14 + 5.0 * (widths - 9))
-    assert forward_times.from_records(rounds, steep, VANILLA).width_slope == pytest.approx(0.75)
+    assert forward_times.from_records(rounds, steep, VANILLA).width_slope == pytest.approx(5.7 / 8)
     nothing = forward_times.from_records(rounds, NO_PREFILLS, VANILLA.iloc[:0])
-    assert vars(nothing) == pytest.approx(vars(Times(1.0, 14, 0, 3.1, 2, early_tokens=8)))
+    assert vars(nothing) == pytest.approx(vars(Times(1.0, 14, 0, 0.3, 2, early_tokens=8)))
     with pytest.raises(UserError, match="lack the seconds"):
         forward_times.from_records(rounds.assign(draft_seconds=None), prefills, VANILLA)
 
