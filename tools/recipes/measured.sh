@@ -36,5 +36,7 @@ make_once $measured/cospec-table9.csv \
 make_once $measured/cospec-table10.csv \
   specbench load --method cospec --rate 2,4,8,12,16 --to-saturation --suite pocket --runtime static --rows 16 \
   --requests 48 --repeats 4 --out runs/load/cospec --cells $measured/cospec-table10.csv
+# shellcheck disable=SC2086
+run_into runs/cospec/serving --suite pocket --method sps --set sps.gamma=25 --method eagle3 --method cospec $few
 make_once $measured/cospec-table11.csv \
-  specbench serving runs/cospec/arbiters --out $measured/cospec-table11.csv
+  specbench serving runs/cospec/serving --out $measured/cospec-table11.csv
