@@ -113,7 +113,7 @@ def load() -> str:
 
 
 def simulate_errors() -> str:
-    """By how many percent a simulation is off, by what it replays and what it foretells."""
+    """By how many percent a simulation is off, and how uncertain that is, by what it replays and what it foretells."""
     rows = table("simulate-errors")
     settings = sorted(dict.fromkeys(rows.setting))
 
@@ -121,8 +121,8 @@ def simulate_errors() -> str:
         found = rows[(rows.pair == pair) & (rows.recorded == recorded) & (rows.setting == setting)]
         if recorded == setting or found.empty:
             return ""
-        error = 100 * found.error.iloc[0]
-        return "not given" if pd.isna(error) else f"{error:+.1f} %".replace("-", "−")
+        error, uncertain = 100 * found.error.iloc[0], 100 * found.uncertain.iloc[0]
+        return "not given" if pd.isna(error) else f"{error:+.1f} ± {uncertain:.1f} %".replace("-", "−")
 
     lines = [
         [pair, recorded.replace("gamma=", "γ = "), *(cell(pair, recorded, setting) for setting in settings)]
