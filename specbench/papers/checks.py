@@ -11,6 +11,7 @@ from specbench.papers.on_pair import MISSING, SPEEDS, OnPair
 from specbench.papers.ours import Ours
 from specbench.papers.published import CellClaim, Claim, Figure, Paper
 from specbench.papers.texts import Cell, ratio_text
+from specbench.report.columns import p_text
 
 LEVEL = 0.05
 ALIKE = 0.05  # of the documents: two methods that differ on fewer say nothing of a setting in which they differ
@@ -117,7 +118,7 @@ def _beyond(cell: Cell, above: float | None) -> str:
 def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
     """A claim, on each of its tasks and pairs that we have."""
     if needs := claim.needs or paper.tables[claim.table].needs:
-        return Check(paper.paper, claim.table, claim.text, MISSING, detail=f"needs {needs}, which is not here")
+        return Check(paper.paper, claim.table, claim.text, MISSING, detail=f"not here: {needs}")
     results: list[Compared] = []
     missing: list[str] = []
     baselines: dict[str, None] = {}
@@ -163,18 +164,16 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
 
 
 def together(counts: Mapping[str, int], everywhere: bool = False) -> str:
-    """One verdict for several data sets, given how many have which: theirs, if all that decide agree, else the counts.
+    """One verdict for several data sets, given how many have which: theirs, if all agree, else the counts.
 
-    Those that are void or too small take no part where others decide. What is claimed to be so `everywhere` fails with
-    one of them, so those that fail are named first.
+    What is claimed to be so `everywhere` fails with one of them, so those that fail are named first.
     """
     known = {verdict: count for verdict, count in counts.items() if count}
     if everywhere and "fails" in known:
         known = {"fails": known.pop("fails"), **known}
-    deciding = [verdict for verdict in known if verdict in VERDICTS[:3]] or list(known)
-    if len(deciding) == 1:
-        return deciding[0]
     (first, count), *others = known.items()
+    if not others:
+        return first
     return ", ".join([f"{first} on {count} of {sum(known.values())}", *(f"{name} on {n}" for name, n in others)])
 
 
@@ -317,6 +316,6 @@ def _judged(figure: stats.Difference | stats.Interval) -> tuple[str, str]:
     """The verdict on a difference of accuracies or a ratio of rates, and the figure in words."""
     if isinstance(figure, stats.Difference):
         verdict = "undecided" if figure.p >= LEVEL else "holds" if figure.value > 0 else "fails"
-        return verdict, f"{100 * figure.value:+.1f} points (p {figure.p:.3f})"
+        return verdict, f"{100 * figure.value:+.1f} points (p {p_text(figure.p)})"
     verdict = "holds" if figure.low > 1 else "fails" if figure.high < 1 else "undecided"
     return verdict, ratio_text(figure.value, figure.low, figure.high, " ×")

@@ -56,7 +56,7 @@ def side_by_side(paper: Paper, table: int, ours: Ours) -> tuple[pd.DataFrame, li
 def _cell(paper: Paper, figure: Figure, ours: Ours) -> Cell:
     """Our counterpart of a figure. A judge's points have none on tasks that stand in: no judge scores these."""
     if needs := paper.tables[figure.table].needs:
-        return Cell(MISSING, reason=f"this table needs {needs}, which is not here")
+        return Cell(MISSING, reason=f"this table needs what is not here: {needs}")
     if figure.unit == POINTS and ours.tasks(paper, figure.table, figure.task) not in ((), (paper.tasks[figure.task],)):
         return Cell(MISSING, reason=f"{figure.task}: its score is a judge's, which the tasks that stand in for it lack")
     return ours.cell(paper, figure)

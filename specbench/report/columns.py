@@ -75,8 +75,20 @@ def bounds(row: pd.Series, name: str) -> str:
     return f"[{low:.2f}, {high:.2f}]" if low < high else "-"
 
 
+def p_text(p: float) -> str:
+    """A p value as a sentence has it: `< 0.001`, `0.048`."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def p_value(p: float) -> str:
-    return "-" if math.isnan(p) else "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
+    """A p value as a column has it: `<.001`, `.048`."""
+    return "-" if math.isnan(p) else p_text(p).replace("< ", "<").replace("0.", ".", 1)
+
+
+def documents(row: pd.Series) -> str:
+    """How many documents, and of how many of them the speeds are where some were left out."""
+    compared = row.get("compared", 0)
+    return f"{compared:.0f} of {row.documents:.0f}" if 0 < compared < row.documents else f"{row.documents:.0f}"
 
 
 COLUMNS: dict[str, Column] = {
@@ -107,7 +119,7 @@ COLUMNS: dict[str, Column] = {
     "itl": _latency("ITL", "itl"),
     "e2el": _latency("E2EL", "e2el"),
     "peak_memory": _plain("memory MB", "peak_memory", number(0, 1e-6)),
-    "documents": _plain("docs", "documents", number(0)),
+    "documents": Column("docs", documents, ("documents", "compared")),
     "repeats": _plain("repeats", "repeats", number(0)),
     "accuracy_spread": _plain("score sd", "accuracy_spread", percent),
     "speedup_spread": _plain("speedup sd", "speedup_spread", number(3)),
@@ -143,7 +155,7 @@ MEANINGS = {
     "itl": "time between two answers of a stream, which may bring several tokens",
     "e2el": "time of a whole request",
     "peak_memory": "the most memory that a sample took, in MB",
-    "documents": "documents that were timed",
+    "documents": "documents; `17 of 20`: speeds are of 17, as empty answers, loops and untimed ones are left out",
     "cut": "answers that the limit of new tokens cut, in percent",
     "empty": "empty answers, which no speed is compared on",
     "loops": "answers that repeat one string up to the limit of new tokens; no speed is compared on them",

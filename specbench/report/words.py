@@ -10,6 +10,7 @@ import pandas as pd
 from specbench.analysis.compare import AVERAGE
 from specbench.analysis.pooled import SETUP
 from specbench.base.stats import holm
+from specbench.report.columns import p_text
 
 FEWEST = 8  # documents of a task; of fewer nothing is said about speed
 LEVEL = 0.05  # differences with a smaller p are called real, after Holm's correction
@@ -167,4 +168,5 @@ def _changes(rows: pd.DataFrame) -> str:
 
 
 def _p(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"= {p:.3f}" if p < 0.1 else f"= {p:.2f}"
+    text = p_text(p) if p < 0.1 else f"{p:.2f}"
+    return text if text.startswith("<") else f"= {text}"

@@ -154,10 +154,10 @@ def test_what_was_measured_on_an_npu_is_not_met_by_runs_of_another_machine(tmp_p
     ours = ours_of([made(tmp_path / "math", "pocket-duo-math", DUO, temperature=1.0)])
     for table in (9, 10):
         frame, notes = side_by_side(paper(), table, ours)
-        assert set(frame.ours) == {"not measured"} and "this table needs an NPU, which is not here" in notes
+        assert set(frame.ours) == {"not measured"} and "this table needs what is not here: an NPU" in notes
     by_name = {(verdict.table, verdict.claim): verdict for verdict in verdicts([paper()], ours)}
     claim = by_name[10, "CoS beats standard decoding on an NPU"]
-    assert (claim.verdict, claim.detail) == ("not measured", "needs an NPU, which is not here")
+    assert (claim.verdict, claim.detail) == ("not measured", "not here: an NPU")
     assert by_name[2, "CoS beats the standard weighted ensemble"].verdict == "holds"
 
 

@@ -80,9 +80,9 @@ def judged(low: float, high: float) -> str:
 
 
 def together(verdicts: list[str]) -> str:
-    """One verdict of several; what is void takes no part where others agree."""
-    if len(agreed := set(verdicts) - {"void"} or {"void"}) == 1:
-        return agreed.pop()
+    """One verdict of several, void ones too."""
+    if len(set(verdicts)) == 1:
+        return verdicts[0]
     kinds = [kind for kind in ("holds", "fails", "undecided", "void") if kind in verdicts]
     counts = [f"{kind} on {verdicts.count(kind)}" for kind in kinds]
     return ", ".join([f"{counts[0]} of {len(verdicts)}", *counts[1:]])
@@ -203,7 +203,7 @@ def test_differences_of_accuracy(documents, checks, claim, higher, lower, tasks)
         wins, losses = int((mine > other).sum()), int((mine < other).sum())
         p = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
         points = 100 * (mine - other).mean()
-        assert f"{task} {points:+.1f} points (p {p:.3f})" in check["detail"]
+        assert f"{task} {points:+.1f} points (p {f'{p:.3f}' if p >= 0.001 else '< 0.001'})" in check["detail"]
         void = alike(documents, higher, lower, task)
         verdicts.append("void" if void else "undecided" if p >= 0.05 else "holds" if points > 0 else "fails")
     assert check["verdict"] == together(verdicts)

@@ -12,7 +12,7 @@ from synthetic import CHAIN, SINGLE, Rows, Timed, timed_run
 
 from specbench.config import UserError
 from specbench.report import comparison, notes
-from specbench.report.columns import COLUMNS, choose, p_value, score, with_interval
+from specbench.report.columns import COLUMNS, choose, p_text, p_value, score, with_interval
 from specbench.report.tables import FORMATS, render, sort
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -156,6 +156,13 @@ def test_score_cells(values, cell):
 
 def test_p_cells():
     assert [p_value(p) for p in (0.00002, 0.0123, 0.5, 1.0, math.nan)] == ["<.001", ".012", ".500", "1.000", "-"]
+    assert [p_text(p) for p in (0.00002, 0.0123, 1.0)] == ["< 0.001", "0.012", "1.000"]
+
+
+@pytest.mark.parametrize(("compared", "cell"), [(17, "17 of 20"), (20, "20"), (0, "20"), (math.nan, "20")])
+def test_how_many_documents_the_speeds_are_of(compared, cell):
+    """0: nothing was timed. Unknown: an older table."""
+    assert COLUMNS["documents"].text(pd.Series({"documents": 20, "compared": compared})) == cell
 
 
 @pytest.mark.parametrize("errors", [0, 3])

@@ -17,7 +17,7 @@ BESIDES = {"baseline", "metric", "accuracy_test"}  # texts of a row that do not 
 NUMBER = r"[+−-]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
 # A data set's figure in a cell of checks.md.
 RATIO = re.compile(r"(.+?) ([\d.]+) × \[([\d.]+), ([\d.]+)\]$")
-POINTS = re.compile(r"(.+?) ([+-][\d.]+) points \(p ([\d.]+)\)$")
+POINTS = re.compile(r"(.+?) ([+-][\d.]+) points \(p (?:< )?([\d.]+)\)$")
 OF_CELL = re.compile(r"(.+?): ([\d.]+) \[([\d.]+), ([\d.]+)\]")
 
 

@@ -277,7 +277,7 @@ def claims() -> str:
 
     def kind(verdict: str) -> str:
         word, some, _ = verdict.partition(" on ")
-        return f"{word} on some" if some else word
+        return f"{word} on some" if some and f"{word} on some" in kinds else word
 
     heads = {"csd": "CSD", "specdecpp": "SpecDec++", "cos": "CoS", "cospec": "CoSpec"}
     counts = [[str(sum(p == paper and kind(v) == one for p, v in found)) for one in kinds] for paper in heads]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from specbench.engine.types import Sampling
+from specbench.report.columns import p_text
 from specbench.report.finding import Finding, Sheet
 from specbench.studies import audit as study
 from specbench.studies.audit import agreement
@@ -18,7 +19,7 @@ def view(audited: Sequence[study.MethodAudit]) -> Finding:
     several = any(method.standard != "vanilla" for method in audited)
     rows: list[list[str | Text]] = []
     for method in audited:
-        ps = " ".join(f"{s.test.p:.3f}" + ("!" if s.impossible else "") for s in method.sampled) or "-"
+        ps = " ".join(p_text(s.test.p) + ("!" if s.impossible else "") for s in method.sampled) or "-"
         known = method.documents > 0
         same = f"{method.same}/{method.documents}" * known + f" {method.standard}" * (several and known) or "-"
         verdict = Text(method.verdict, COLOURS.get(method.verdict, "green"))

@@ -7,6 +7,7 @@ import pandas as pd
 
 from specbench.analysis.complementarity import Complementarity
 from specbench.base.stats import holm
+from specbench.report.columns import p_value
 from specbench.report.finding import Finding, Sheet, bounds
 from specbench.report.words import LEVEL
 
@@ -47,7 +48,7 @@ def _sheets(figures: Complementarity, graded: bool) -> Iterator[Sheet]:
     for row, p in zip(methods.to_dict("records"), holm(methods.p.tolist()), strict=True):
         correct = _count(row | {"total": totals[row["task"]]}, "correct")
         points = f"{100 * row['difference']:+.1f}"
-        rows.append([row["task"], row["method"], correct, points, "<.001" if p < 0.001 else f"{p:.3f}", recovery(row)])
+        rows.append([row["task"], row["method"], correct, points, p_value(p), recovery(row)])
     headings = ["task", "method", "mean" if graded else "correct", "points", "p", "recovery"]
     yield Sheet(headings, rows, align="llrrrr")
 
