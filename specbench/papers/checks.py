@@ -103,7 +103,7 @@ def _of_cells(paper: Paper, claim: CellClaim, ours: Ours) -> Check:
         data_sets=len(cells),
         tests=sum(len(parts[verdict]) for verdict in VERDICTS[:3]),
         bound="-" if claim.above is None else f"95 % interval above {claim.above:g} {figures[0].unit}",
-        detail=f"ours (the paper's); {detail}",
+        detail="; ".join(part for part in ("ours (the paper's)", detail, claim.note) if part),
     )
 
 

@@ -120,6 +120,7 @@ class CellClaim(Settings):
     above: float | None = None
     settings: list[str] | None = None  # as printed: only cells with one of these
     everywhere: bool = False
+    note: str | None = None  # what ours do not have in common with the paper's
 
     def counts(self, figure: "Figure") -> bool:
         return self.settings is None or figure.setting in self.settings

@@ -80,9 +80,11 @@ def judged(low: float, high: float) -> str:
 
 
 def together(verdicts: list[str]) -> str:
-    """One verdict of several, void ones too."""
-    if len(set(verdicts)) == 1:
-        return verdicts[0]
+    """One verdict of several, void ones too; a file of before names its other rule."""
+    text = " ".join((TABLES / "checks.md").read_text().split())
+    void = {"void"} if "void take no part in a verdict on which the others agree" in text else set()
+    if len(agreed := set(verdicts) - void or {"void"}) == 1:
+        return agreed.pop()
     kinds = [kind for kind in ("holds", "fails", "undecided", "void") if kind in verdicts]
     counts = [f"{kind} on {verdicts.count(kind)}" for kind in kinds]
     return ", ".join([f"{counts[0]} of {len(verdicts)}", *counts[1:]])

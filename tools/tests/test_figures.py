@@ -80,6 +80,9 @@ def files(tmp_path, monkeypatch):
     header = json.dumps({"__metadata__": {"specbench": '{"trained": {"right": [0.25, 0.5]}}'}}).encode()
     (reference / "head.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"numbers")
     (reference / "some.txt").write_text("first 1\nAUROC  0.823 [0.753, 0.884]\ntime of cos 7 9.5 2,000\n")
+    (tmp_path / "tables").mkdir()
+    details = "holds: a +16.0 points (p < 0.001), where x collapsed; undecided: b -0.5 points (p 0.078)"
+    (tmp_path / "tables" / "checks.md").write_text(f"| csd | 1 | it scores more | holds | {details} |\n")
     monkeypatch.setattr(stored, "RESULTS", tmp_path)
     forget()
     yield
@@ -116,6 +119,8 @@ def forget() -> None:
         ("7", "run.parquet sum(tau[b / *]) .3f", "3.625"),
         ("7", "some.json of::x[each / 1] - min(of::x[each / *]) .0f", "2"),
         ("7", "head.safetensors 1[trained / right] .0p", "50"),
+        ("7", "checks points[csd 1 / a] .1f", "16.0"),
+        ("7", "checks max(p[csd 1 / it scores more / *]) .3f", "0.078"),
         ("**0.1**", "run tau[a / x] + value[k]@finding.t .1f", "**3.5**"),
     ],
 )
