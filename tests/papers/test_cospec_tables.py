@@ -282,6 +282,7 @@ def test_claims_about_single_figures_are_judged_by_their_intervals(tmp_path: Pat
         ("9", "CoSpec", "batch_size=4", "Speedup", "1.1", "x", "0.9", "1.4"),
         ("9", "CoSpec", "batch_size=8", "Speedup", "0.5", "x", "0.4", "0.6"),
         ("9", "CoSpec", "batch_size=16", "Speedup", "2.0", "x", "", ""),
+        ("10", "CoSpec", "request_rate=2", "Speedup", "0.9", "x", "0.8", "0.95"),
         ("3", "CoSpec", "category=Both wrong", "Agreement", "100", "%", "100", "100"),
         ("3", "CoSpec", "category=Draft better", "Agreement", "80", "%", "60", "90"),
     ]
@@ -298,6 +299,13 @@ def test_claims_about_single_figures_are_judged_by_their_intervals(tmp_path: Pat
     assert batches.detail == (
         "ours (the paper's); holds: batch_size=2: 1.5 [1.2, 1.9] (2.3 x); fails: batch_size=8: 0.5 [0.4, 0.6] (2.7 x); "
         "undecided: batch_size=4: 1.1 [0.9, 1.4] (2.0 x); not judged: batch_size=16: 2.0 (2.2 x)"
+    )
+    load = by_name["CoSpec gives more throughput than its target at any rate of requests"]
+    assert load.verdict == "fails" and load.detail.startswith(
+        "ours (the paper's); fails: request_rate=2: 0.90 [0.80, 0.95]"
+    )
+    assert load.detail.endswith(
+        "(2.18 x); of our rates only 16 saturates the target; below that, throughput is what is asked for"
     )
     better = by_name["CoSpec mostly chooses the better branch"]
     assert (better.verdict, better.data_sets) == ("holds", 1) and "Both wrong" not in better.detail
