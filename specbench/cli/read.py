@@ -267,5 +267,5 @@ def _catalogue(kind: Listed) -> Iterator[tuple[str, str, str]]:
         spec = load(name)
         yield name, spec.description, " · ".join(filter(None, (spec.paper, "extras" * (name in extras))))
     if kind is Listed.methods:
-        for name in own_methods.entries():
+        for name in sorted(own_methods.entries().keys() - set(config.names("methods"))):
             yield name, config.load_method(f"{ENTRY}{name}").description, ""

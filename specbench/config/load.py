@@ -284,7 +284,8 @@ def validated(model: type[Spec], values: dict[str, Any], where: str, remedy: str
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        line = wrong_value(error.errors()[0], where, _known_keys(model))
+        first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")  # a misspelt key, not its lack
+        line = wrong_value(first, where, _known_keys(model))
         raise UserError(line + f"; {remedy}" * bool(remedy)) from None
 
 

@@ -53,6 +53,9 @@ def read(text: str, shipped: list[str]) -> dict[str, Any]:
     if not text.endswith(".py"):
         name = text.removeprefix(ENTRY)
         method, entry = f"{ENTRY}{name}", entries().get(name)
+        if entry and name in shipped:
+            taken = f"specbench has a method {name}; give the entry point another name"
+            raise UserError(f"{plugins.package(entry)}: {taken}")
         described = {"description": f"An own method, of {plugins.package(entry) if entry else 'a package'}"}
         return described | (_beside(method) if entry else {}) | {"name": name, "method": method}
     name, equals, file = text.rpartition("=")

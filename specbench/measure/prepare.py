@@ -245,8 +245,9 @@ def build(spec: MethodSpec, pair: Pair, watch: Watch) -> Method:
     settings = validated(implementation.Settings, spec.values, spec.name)
     before = len(pair.constraining.roles) if pair.constraining else 0
     built = implementation.build(settings, pair, watch)
-    if not hasattr(built, "rounds"):
-        raise UserError(f"{spec.name}: build returned {type(built).__name__}, not a method: it has no `rounds`")
+    if lacking := [f"`{name}`" for name in ("rounds", "reach") if not hasattr(built, name)]:
+        what = f"build returned {type(built).__name__}, not a method: it has no {' and no '.join(lacking)}"
+        raise UserError(f"{spec.name}: {what}")
     if built.reach >= pair.context:
         raise UserError(
             f"{spec.name}: its rounds are of up to {built.reach} tokens, but {pair.name} reads {pair.context} with the "

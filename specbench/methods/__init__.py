@@ -107,6 +107,10 @@ def with_defaults(plan: Plan) -> Plan:
 def _with_defaults(spec: MethodSpec) -> MethodSpec:
     if not is_own(spec.method):
         return spec
-    values = validated(module(spec.method).Settings, spec.values, spec.name).model_dump(mode="json")
+    from specbench.config.own_methods import yaml_of
+
+    beside = yaml_of(spec.method)
+    remedy = "" if beside.is_file() else f"there is no {beside.name} next to its module that could give it"
+    values = validated(module(spec.method).Settings, spec.values, spec.name, remedy).model_dump(mode="json")
     added = {key: Setting(value=value, source="default") for key, value in values.items() if key not in spec.settings}
     return spec.model_copy(update={"settings": {**spec.settings, **added}})

@@ -4,9 +4,9 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 
@@ -33,12 +33,7 @@ def module(method: str) -> ModuleType:
 def _imported(method: str, content: str) -> ModuleType:
     """The same, once for each content of its file."""
     name = method.removeprefix(ENTRY)
-    try:
-        imported = entries()[name].load() if method.startswith(ENTRY) else import_file(Path(method))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # code of a user may fail in any way, or exit
-        raise UserError(f"{name}: cannot be imported: {_where(error, method)}{_one_line(error)}") from None
+    imported = loaded(name, entries()[name].load if method.startswith(ENTRY) else partial(import_file, Path(method)))
     for needed in ("Settings", "build"):
         if not hasattr(imported, needed):
             raise UserError(f"{name}: has no {needed}; `specbench new method NAME` writes a file that works")
@@ -49,6 +44,16 @@ def _imported(method: str, content: str) -> ModuleType:
     if content:
         permissions.tell(f"method: {name} from {getattr(imported, '__file__', None) or 'no file'}")
     return imported
+
+
+def loaded(name: str, load: Callable[[], ModuleType]) -> ModuleType:
+    """What `load` imports. Raises UserError, which begins with the name, where that fails."""
+    try:
+        return load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # code of a user may fail in any way, or exit
+        raise UserError(f"{name}: cannot be imported: {_where(error, name)}{_one_line(error)}") from None
 
 
 def import_module(place: str) -> ModuleType:

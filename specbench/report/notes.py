@@ -49,7 +49,7 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
     yield from dict.fromkeys(line for run in runs for line in time_warnings.uneven_widths(run))
     if summary.errors.any():
         failed = int(summary[summary.task != compared.AVERAGE].errors.sum())
-        yield f"failed samples: {failed}; the column `error` of samples.parquet says why"
+        yield f"failed samples: {failed}{_first_error(runs)}; the column `error` of samples.parquet has all of it"
     if any(run.plan.servers for run in runs):
         from specbench.report.unanswered import unanswered_lines
 
@@ -73,6 +73,15 @@ def warnings(runs: Sequence[StoredRun], summary: pd.DataFrame, measured: pooled.
         machine = run.manifest["environment"]
         if (machine.get("load") or 0) > (machine.get("cores") or float("inf")):
             yield f"the machine was busy at the start of {run.name} (load {machine['load']:.1f})"
+
+
+def _first_error(runs: Sequence[StoredRun]) -> str:
+    """Of the first sample that failed, in words: the method and the last line of what was raised."""
+    for run in runs:
+        for method, error in run.samples(["method", "error"]).dropna().itertuples(index=False):
+            if lines := error.strip().splitlines():
+                return f", the first of {method}: {brief(lines[-1])}"
+    return ""
 
 
 def unaccepted(summary: pd.DataFrame) -> Iterator[str]:

@@ -34,6 +34,7 @@ from specbench.measure import command, parts
 from specbench.measure.gate import check_code
 from specbench.measure.parts import Advance, Opened
 from specbench.measure.staffing import Staffing
+from specbench.methods import own
 from specbench.plan import Plan, preparing
 from specbench.training.collected import Share, sharing
 from specbench.training.documents import named_sources
@@ -64,7 +65,8 @@ class Job:
 
     def recipe_as(self, form: type[Recipe]) -> Recipe:
         """The recipe, validated. Raises UserError for a value that the form does not take, and for a grid."""
-        assert self.recipe
+        if not self.recipe:
+            raise UserError(f"{self.method} has no recipe; write recipes/{self.method}.yaml next to its trainer")
         if self.grid:
             raise UserError(f"{self.method} is trained one head at a time; leave out --grid")
         return config.validated(form, self.recipe.values, self.recipe.name)
@@ -117,7 +119,7 @@ def trainer(method: str) -> ModuleType | None:
         return entry.load()
     if entry and method.startswith(ENTRY):
         permissions.check_entry_point(method, f"the trainer of {entry.name}")
-        return entry.load()
+        return own.loaded(f"the trainer of {entry.name}", entry.load)
     stem = methods.stem_of(method)
     for name in (stem, f"{stem}/train"):
         if stem.isidentifier() and (FOLDER / f"{name}.py").is_file():
@@ -160,7 +162,8 @@ def train(
     base = name.removeprefix(ENTRY)
     module = trainer(name)
     if module is None:
-        trainable = ", ".join((*(name for name in methods.names() if trainer(name)), DRAFT))
+        brought = [name for name, entry in plugins.entries("trainers").items() if not plugins.of_extras(entry)]
+        trainable = ", ".join((*(name for name in methods.names() if trainer(name)), *brought, DRAFT))
         raise UserError(f"{method} has nothing to train; these have: {trainable}{plugins.more()}")
     assigned = config.parse_assignments(assignments)
     if others := set(assigned) - {spec.name}:

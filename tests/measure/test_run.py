@@ -320,7 +320,7 @@ def test_a_failing_document_is_a_row(whole, make_plan, tmp_path, monkeypatch, ca
     first = samples_of(whole).query("repeat == 0").set_index(["task", "doc_id", "method"]).text
     assert len(good) == 3 * DOCUMENTS - 1 and good.equals(first.reindex(good.index))
     printed = capsys.readouterr().out
-    assert "failed samples: 1" in " ".join(printed.split())
+    assert "failed samples: 1, the first of sps: RuntimeError: the model broke; " in " ".join(printed.split())
 
 
 def test_a_method_that_always_fails(make_plan, tmp_path, monkeypatch):

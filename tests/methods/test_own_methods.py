@@ -159,7 +159,7 @@ def test_the_audit_tells_lossless_from_lossy(mine):
         ("def build(s, p, w): ...", "has no Settings"),
         ("from specbench.config import Settings", "has no build"),
         ("from specbench.config import Settings\nbuild = 1", "build must be a function"),
-        ("from specbench.config import Settings\ndef build(s, p, w): return None", "build returned"),
+        ("from specbench.config import Settings\ndef build(s, p, w): return None", "no `rounds` and no `reach`"),
     ],
 )
 def test_a_file_that_is_no_method_is_one_line(text, message, here):
@@ -184,7 +184,12 @@ def test_bad_input_is_one_line(words, message, mine):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("settings: {gama: 3}", "gamma"), ("method: sps", "leave out 'method'"), ("x: 1", "'x'")]
+    ("text", "message"),
+    [
+        ("settings: {gama: 3}", "unknown key 'gama', did you mean 'gamma'?"),
+        ("method: sps", "leave out 'method'"),
+        ("x: 1", "'x'"),
+    ],
 )
 def test_a_bad_yaml_beside_it_is_one_line(text, message, mine):
     mine.with_suffix(".yaml").write_text(text)
@@ -238,3 +243,35 @@ def test_an_entry_point_that_is_gone_is_one_line(here):
         pytest.raises(UserError, match="no installed package"),
     ):
         methods.module("entry-point:gone")
+
+
+def test_a_package_cannot_take_the_name_of_a_shipped_method(package):
+    (package / "theirs-1.2.dist-info" / "entry_points.txt").write_text("[specbench.methods]\nsps = theirs_method\n")
+    assert config.load_method("sps").method == "sps"
+    words = refusal("run", "--method", "entry-point:sps", "--suite", "few.yaml")
+    assert "theirs 1.2: specbench has a method sps" in " ".join(words.split())
+    assert " ".join(output("list", "methods").split()).count(" sps ") == 1
+
+
+def test_a_package_without_settings_says_which_file_is_missing(package):
+    module = package / "theirs_method.py"
+    module.write_text(module.read_text().replace("gamma: int", "gamma: int = ...  # type: ignore", 1))
+    words = " ".join(refusal("run", "--method", "theirs", "--suite", "few.yaml").split())
+    assert "gamma: field required" in words and "there is no theirs.yaml next to its module" in words
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import nowhere_at_all", "the trainer of theirs: cannot be imported: ModuleNotFoundError"),
+        ("from specbench.config import Settings\ndef train(job): job.recipe_as(Settings)", "write recipes/theirs.yaml"),
+    ],
+)
+def test_a_trainer_that_does_not_work_is_one_line(package, text, message):
+    facts = package / "theirs-1.2.dist-info" / "entry_points.txt"
+    facts.write_text(facts.read_text() + "[specbench.trainers]\ntheirs = theirs_train\n")
+    (package / "theirs_train.py").write_text(text)
+    words = refusal("train", "--method", "theirs", "--set", "theirs.gamma=2", "--suite", "math", "--documents", 1)
+    assert message in " ".join(words.split())
+    assert "theirs, draft" in " ".join(refusal("train", "--method", "sps", "--suite", "math", "--documents", 1).split())
+    sys.modules.pop("theirs_train", None)
