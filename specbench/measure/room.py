@@ -21,14 +21,14 @@ class Demand(NamedTuple):
 
     sequences: Mapping[PreTrainedModel, int]
     reach: int
-    wide: bool = False  # caches of half precision are kept in float32, as `static` does on a CPU
+    static: bool = False  # caches of half precision may be kept in float32, as `static` does on some CPUs
 
 
 def demand(pair: Pair, make: Callable[[Pair], Method]) -> Demand:
     """What the method that `make` builds from a pair needs."""
     runtime = Batched(pair.runtime.name)
     method = make(replace(pair, runtime=runtime))
-    return Demand(runtime.sequences(), method.reach, pair.runtime is STATIC and pair.device.type == "cpu")
+    return Demand(runtime.sequences(), method.reach, pair.runtime is STATIC)
 
 
 def cache_bytes(needed: Demand, rows: int, longest: int) -> int:
@@ -40,7 +40,7 @@ def cache_bytes(needed: Demand, rows: int, longest: int) -> int:
     return room * sum(
         grown(FIRST_ROWS, rows * count)
         * int(cost.facts(model).get("kv_bytes_per_token", 0))
-        * (max(1, 4 // model.dtype.itemsize) if needed.wide else 1)
+        * (STATIC.bytes_each(model) // model.dtype.itemsize if needed.static else 1)
         for model, count in needed.sequences.items()
     )
 

@@ -151,8 +151,7 @@ def _open(
     else:
         texts = list(beginnings(where, pair, documents, gamma + 1))
     if rows > 1:
-        wide = pair.runtime is STATIC and pair.device.type == "cpu"
-        needed = Demand({pair.models["target"]: 1, pair.models["draft"]: 1}, gamma + 1, wide)
+        needed = Demand({pair.models["target"]: 1, pair.models["draft"]: 1}, gamma + 1, pair.runtime is STATIC)
         longest = max(len(text.prompt) + text.max_new_tokens for text in texts)
         check_room(pair, {"csd": needed}, rows, longest)
     work = CountingWork(texts, rows)

@@ -18,11 +18,13 @@ from torch import Tensor
 from specbench.engine.layer_session import LayerSession
 from specbench.engine.models import packed
 from specbench.engine.prefix import Prefixes
-from specbench.engine.runtimes import blocks, equality, lean, products, static
+from specbench.engine.runtimes import blocks, equality, lean, products, spans, static
 from specbench.engine.runtimes.batched import Batched
 from specbench.engine.runtimes.equality import remembered, unequal
 from specbench.engine.runtimes.slots import Feed
+from specbench.engine.runtimes.spans import multiplies
 from specbench.engine.runtimes.static import STATIC
+from specbench.engine.runtimes.types import Reads, Unsupported
 from specbench.engine.session import Session
 from specbench.engine.types import Sampling, Scored
 
@@ -32,8 +34,14 @@ LENGTH = 290  # beyond two borders of the blocks of values, and no multiple of a
 HIDDEN = (0, 1, 2, -1)
 TYPES = (torch.float32, torch.bfloat16)
 WIDE = "wide"  # its products of one row are computed by another kernel
+needs_halves = pytest.mark.skipif(not multiplies("cpu", torch.bfloat16), reason="its processor has no bfloat16")
 CASES = [(form, dtype) for form in (*FORMS, WIDE) for dtype in TYPES]
 SHORT = [(WIDE, torch.bfloat16), ("gemma2", torch.float32), ("mistral, window", torch.bfloat16), ("opt", torch.float32)]
+
+
+@pytest.fixture(autouse=True)
+def halved_caches_of_small_models(monkeypatch):
+    monkeypatch.setattr(lean, "LARGE", 0)
 
 
 @functools.cache
@@ -260,13 +268,20 @@ def rounded_weights(patch) -> None:
 
     def rounded(layer, rows, *more):
         made = weights(layer, rows, *more)
-        return made.bfloat16().float() if rows.shape[1] > 8 else made
+        return made.bfloat16().to(made.dtype) if rows.shape[1] > 8 else made
 
     patch.setattr(blocks, "_weights", rounded)
 
 
+def levels_of_few_rows(patch) -> None:
+    level_of = blocks.level_of
+    patch.setattr(blocks, "level_of", lambda scores: level_of(scores) * (scores.shape[1] <= 8))
+
+
 DEFECTS = (one_key_too_many, one_key_too_few, a_sum_in_another_order, rows_without_padding)
 DEFECTS += (one_row_by_its_own_kernel, rounded_weights)
+if multiplies("cpu", torch.bfloat16):
+    DEFECTS += (levels_of_few_rows,)
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
@@ -306,6 +321,80 @@ def test_a_tree_that_reads_a_neighbour_is_found(monkeypatch):
     assert unequal(STATIC.lean(one))
 
 
+def unlike_paths(unit: int) -> int:
+    """Of how many pairs of positions, over nodes of trees, the values stand elsewhere than one after the other."""
+    wrong = 0
+    for root, count in ((21, 30), (126, 40), (250, 150)):
+        paths = [path_to(random_tree(random.Random(root), count), node) for node in range(count)]
+        allowed = torch.ones(count, root + count, dtype=torch.bool)
+        allowed[:, root:] = torch.tensor([[other in path for other in range(count)] for path in paths])
+        places = torch.tensor([*range(root), *(root + len(path) - 1 for path in paths)])
+        grown, total = blocks.PlacedTree.of(Reads(allowed, places, root)), blocks.round_up(root + count, 64)
+        for nodes in grown.groups(total - grown.sealed):
+            tails = grown.paths(nodes, total - grown.sealed, 1, unit).tails
+            for at, path in enumerate(paths[nodes]):
+                read = [*range(grown.sealed, root), *(root + node for node in path)]
+                for tail in tails:
+                    mine = read[tail.positions.start - grown.sealed : tail.positions.stop - grown.sealed]
+                    stand = tail.targets[at].tolist()[: len(mine)]
+                    assert torch.arange(1000)[tail.rows][stand].tolist() == mine and stand == sorted(set(stand))
+                    wrong += sum(a % 2 or b != a + 1 for a, b in zip(stand[::2], stand[1::2], strict=False))
+    return wrong
+
+
+def test_pairs_of_values_stand_together_in_a_tree():
+    """In half precision a product adds up two rows of values at a time; the rounding of its result hides most of it."""
+    assert unlike_paths(1) > unlike_paths(2) == 0
+
+
+# Caches in half precision
+
+
+@needs_halves
+@pytest.mark.parametrize("why", ("", "other logits", "other rows"))
+def test_caches_are_in_half_precision_where_logits_and_rows_allow(monkeypatch, why):
+    """A model that is not itself with them, or has unequal rows, keeps caches in float32."""
+    runtime, one = static.Static(), copy.deepcopy(model("llama", torch.bfloat16))
+
+    def refused(model, runner, joins):
+        if runner.lean.cached.itemsize == 2:
+            raise Unsupported("as a test wants it")
+
+    if why == "other logits":
+        monkeypatch.setattr(static, "check", refused)
+    if why == "other rows":
+        monkeypatch.setattr(static, "unequal", lambda lean: "it rounds" if lean.cached.itemsize == 2 else "")
+    monkeypatch.setattr(static, "remembered", lambda model, tried, how="": tried())
+    expected = torch.float32 if why else torch.bfloat16
+    runner = runtime.runner(one)
+    runner.forward(torch.tensor([1, 2, 3]), 0, (), None, None)
+    assert runner.cache.keys[0].dtype == runner.cache.values[0].dtype == expected
+    assert runtime.bytes_each(one) == expected.itemsize and runtime.equal(one)
+
+
+def test_products_of_spans_are_those_of_all_positions():
+    """Next to float64, at a part of a cache, with fewer positions than a span and with many spans."""
+    rng = torch.Generator().manual_seed(0)
+    for dtype, error in ((torch.float32, 1e-5), (torch.bfloat16, 0.01)):
+        for rows, reach in ((8, 64), (8, 320), (72, 1472)):
+            q, keys = (torch.randn(3, count, 64, generator=rng).to(dtype) for count in (rows, 1600))
+            part, mask, level = keys[:, :reach], torch.zeros(rows, reach, dtype=dtype), torch.ones(3, rows, 1)
+            mask[:, reach // 2 :] = -torch.inf
+            exact = 0.1 * q.double() @ part.double().transpose(1, 2)
+            scores = spans.scored(q, part, 0.1, mask)
+            assert scores[..., reach // 2 :].isneginf().all()
+            torch.testing.assert_close(
+                scores[..., : reach // 2].double(), exact[..., : reach // 2], atol=error, rtol=error
+            )
+            if dtype == torch.bfloat16:
+                less = spans.scored(q, part, 0.1, None, level.to(dtype))
+                torch.testing.assert_close(less.double(), exact - 1, atol=error, rtol=error)
+            weights = exact.softmax(-1)
+            summed = spans.summed(weights.to(dtype), part, reach)
+            assert summed.dtype == torch.float32
+            torch.testing.assert_close(summed.double(), weights @ part.double(), atol=error, rtol=0)
+
+
 # Other machines
 
 
@@ -319,6 +408,7 @@ from specbench.engine.runtimes.equality import remembered, unequal
 from specbench.engine.runtimes.static import STATIC
 import oracle
 one = oracle.tiny("llama", intermediate_size=1536).to(getattr(torch, sys.argv[1]))
+assert STATIC.lean(one, checked=False).cached == torch.float32  # whose products are the processor's own
 print(repr(unequal(STATIC.lean(one, checked=False))))
 """
 

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from specbench.engine.runtimes.parts import Attention
+from specbench.engine.runtimes.spans import EVERY, SPAN, in_halves, level_of, scored, summed
 from specbench.engine.runtimes.types import Reads
 
 ROWS = 8  # rows of a product are a multiple
 KEYS = 64  # keys that are read are a multiple
-SPAN = 128  # positions whose values are added up in one product
 SEQUENTIAL = 192  # a product adds up so many rows of values one after another, so zeros between them change no bit
+PAIR = 2  # rows of values that a product in half precision adds up together; it has room for SEQUENTIAL pairs
 QUERIES = 64  # at a time, so that long prompts take little memory
 
 
@@ -72,35 +73,43 @@ def _attended(layer: Attention, q: Tensor, keys: Tensor, values: Tensor, part: P
     rows[:, :used].view(groups, -1, n, size).copy_(q.view(n, groups, -1, size).permute(1, 2, 0, 3))
     weights = _weights(layer, rows, keys[:, : part.reach], mask, part.paths)
     sealed = part.paths.sealed if part.paths else part.reach
-    attended = summed(weights, values, sealed) if sealed else rows.new_zeros(())
+    attended = summed(weights, values, sealed) if sealed else torch.zeros(())
     for tail in part.paths.tails if part.paths else ():
         chosen, at = values[:, tail.rows], weights[..., tail.positions]
         placed = weights.new_zeros(groups, count, chosen.shape[1])
         placed.scatter_add_(-1, tail.targets.expand(groups, -1, -1), at)
-        attended = attended + torch.bmm(placed, chosen)
+        attended = attended + summed(placed, chosen, chosen.shape[1], chosen.shape[1])
     return attended[:, :used].reshape(groups, -1, n, size).permute(2, 0, 1, 3).reshape(n, -1)
 
 
 def _weights(layer: Attention, rows: Tensor, keys: Tensor, mask: Tensor, paths: Paths | None) -> Tensor:
     """The weights [K, M, positions] of rows [K, M, D] over keys [K, S, D]."""
-    if not paths and not layer.softcap:
-        return torch.baddbmm(mask, rows, keys.transpose(1, 2), alpha=layer.scale).softmax(-1)
-    scores = torch.baddbmm(mask[:1, :1], rows, keys.transpose(1, 2), beta=0, alpha=layer.scale)
-    if paths:
-        later = scores[..., paths.sealed :].gather(-1, paths.order.expand(len(scores), -1, -1))
-        scores = torch.cat([scores[..., : paths.sealed], later], -1)
     if layer.softcap:
-        scores = torch.tanh(scores / layer.softcap) * layer.softcap
-    return (scores + mask).softmax(-1)
+        scores = _scores(layer, rows, keys, None, paths)
+        return (torch.tanh(scores / layer.softcap) * layer.softcap + mask).softmax(-1)
+    level = level_of(_scores(layer, rows, keys, mask, paths, EVERY)) if in_halves(keys) else None
+    return _scores(layer, rows, keys, mask, paths, 1, level).softmax(-1)
 
 
-def summed(weights: Tensor, values: Tensor, reach: int, span: int = SPAN) -> Tensor:
-    """The first `reach` > 0 values [B, S, D] times weights [B, M, S], one span after the other: [B, M, D]."""
-    total = torch.bmm(weights[..., : min(span, reach)], values[:, : min(span, reach)])
-    for start in range(span, reach, span):
-        end = min(start + span, reach)
-        total += torch.bmm(weights[..., start:end], values[:, start:end])
-    return total
+def _scores(
+    layer: Attention,
+    rows: Tensor,
+    keys: Tensor,
+    mask: Tensor | None,
+    paths: Paths | None,
+    every: int = 1,
+    level: Tensor | None = None,
+) -> Tensor:
+    """The scores [K, M, positions] of rows [K, M, D] with keys [K, S, D], at every position or fewer."""
+    mask = None if mask is None else mask[:, ::every]
+    if not paths:
+        return scored(rows, keys[:, ::every], layer.scale, mask, level)
+    later = scored(rows, keys[:, paths.sealed :], layer.scale, level=level)
+    scores = later.gather(-1, paths.order[:, ::every].expand(len(later), -1, -1))
+    if paths.sealed:
+        context = scored(rows, keys[:, : paths.sealed : every], layer.scale, level=level)
+        scores = torch.cat([context, scores], -1)
+    return scores if mask is None else scores + mask
 
 
 def round_up(count: int, unit: int) -> int:
@@ -163,22 +172,35 @@ class PlacedTree(NamedTuple):
             used = more
         yield slice(start, width)
 
-    def paths(self, nodes: slice, total: int, share: int) -> Paths:
-        """What these nodes read."""
-        index = _repeated(self.order[nodes], share)
+    def paths(self, nodes: slice, total: int, share: int, unit: int) -> Paths:
+        """What these nodes read. Rows of values are added up `unit` at a time."""
+        order, read = self.order[nodes], self.read[nodes]
         tails = []
-        for start in range(0, index.shape[1], SPAN):
+        for start in range(0, order.shape[1], SPAN):
             positions = slice(start, start + SPAN)
             shifted = slice(self.sealed + start, self.sealed + start + SPAN)
             rows: slice | Tensor = slice(self.sealed, self.sealed + total)
-            at = index[:, positions]
-            if total > SEQUENTIAL:
-                chosen = self.order[nodes, positions][self.read[nodes, positions]].unique()
+            at = order[:, positions]
+            if unit > 1 or total > SEQUENTIAL:
+                chosen, at = _chosen(at, read[:, positions], unit)
                 if not len(chosen):
                     continue
-                at, rows = torch.searchsorted(chosen, at.contiguous()).clamp_(max=len(chosen) - 1), self.sealed + chosen
-            tails.append(TreeSpan(shifted, rows, at))
-        return Paths(self.sealed, index, tails)
+                rows = self.sealed + chosen
+            tails.append(TreeSpan(shifted, rows, _repeated(at, share)))
+        return Paths(self.sealed, _repeated(order, share), tails)
+
+
+def _chosen(order: Tensor, read: Tensor, unit: int) -> tuple[Tensor, Tensor]:
+    """Rows in an order in which `unit` that follow one another on a path do so, and where those of each path are there.
+
+    `order` [n, W] are the rows of paths by position, of which `read` ones count.
+    """
+    groups = order.masked_fill(~read, -1).unflatten(1, (-1, unit))
+    some = groups[..., 0] >= 0
+    distinct, place = groups[some].unique(dim=0, return_inverse=True)
+    targets = torch.zeros_like(groups)
+    targets[some] = unit * place[:, None] + torch.arange(unit)
+    return torch.where(distinct < 0, distinct[:, :1], distinct).flatten(), targets.flatten(1)
 
 
 def _repeated(index: Tensor, share: int) -> Tensor:

@@ -139,17 +139,18 @@ def attend(
 ) -> Tensor:
     """What n tokens [n, width] read, [n, H D], or the rows of it that `keep` selects; it then enters `layer.out`.
 
-    Computed in the type of the cache. `turn` holds cosines and sines [n, 1, D].
+    Computed in the type of the cache, and rotated in that of `turn`: cosines and sines [n, 1, D].
     """
     heads, groups, size = layer.heads, layer.groups, layer.size
-    qkv = layer.qkv(x).to(keys.dtype).view(-1, heads + 2 * groups, size)
-    qk = qkv[:, : heads + groups]
+    qkv = layer.qkv(x).view(-1, heads + 2 * groups, size)
+    qk = qkv[:, : heads + groups].to(turn[0].dtype if turn else keys.dtype)
     if layer.q_norm and layer.k_norm:
         qk = torch.cat([layer.q_norm(qk[:, :heads]), layer.k_norm(qk[:, heads:])], 1)
     if turn:
         cos, sin = turn  # the first half of the sines has its sign changed
         qk = torch.addcmul(qk * cos, qk.roll(size // 2, -1), sin)
-    q, k, v = qk[:, :heads], qk[:, heads:], qkv[:, heads + groups :]
+    qk, v = qk.to(keys.dtype), qkv[:, heads + groups :].to(keys.dtype)
+    q, k = qk[:, :heads], qk[:, heads:]
     read = step.attend(layer, q, k, v, keys, values)
     return (read if keep is None else read[keep]).to(x.dtype)
 

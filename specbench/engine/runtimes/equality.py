@@ -82,7 +82,7 @@ class _Alone:
         self.cache = Cache([*empty], [*empty])
         index = sum(other is not None for other, _ in lean.parts.layers[:place])
         for part in self.cache:
-            part[index] = torch.zeros(shape, dtype=lean.wide)  # type: ignore[index]
+            part[index] = torch.zeros(shape, dtype=lean.cached)  # type: ignore[index]
 
     def __call__(self, states: Tensor, cached: int, reads: Reads | None = None) -> Tensor:
         step = self.lean.masks.block(len(states), cached, reads)
@@ -136,12 +136,12 @@ def _path(parents: Sequence[int], node: int) -> Iterator[int]:
     yield node
 
 
-def remembered(model: PreTrainedModel, tried: Callable[[], str]) -> str:
-    """What `tried` finds in a model; it is not called again where it has found nothing, "", before.
+def remembered(model: PreTrainedModel, tried: Callable[[], str], how: str = "") -> str:
+    """What `tried` finds in a model, computed in one way; it is not called again where it has found nothing before.
 
     A cache folder that cannot be written is done without.
     """
-    path = _file(model)
+    path = _file(model, how)
     if path.exists():
         return ""
     if not (found := tried()):
@@ -153,11 +153,11 @@ def remembered(model: PreTrainedModel, tried: Callable[[], str]) -> str:
     return found
 
 
-def _file(model: PreTrainedModel) -> Path:
+def _file(model: PreTrainedModel, how: str) -> Path:
     """A file named after the machine, torch, this package's code, and a model's form; its weights do not matter."""
     shapes = [(name, type(one.data).__name__, str(one.dtype), [*one.shape]) for name, one in model.named_parameters()]
     form = type(model).__name__, identity.configuration_hash(model.config), shapes
-    digest = short_hash(json.dumps([_machine(), torch.get_num_threads(), form]))
+    digest = short_hash(json.dumps([_machine(), torch.get_num_threads(), form, how]))
     return environment.cache_folder() / f"rows-{digest}.json"
 
 

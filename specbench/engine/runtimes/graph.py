@@ -207,7 +207,7 @@ class FixedStep(Fixed):
         self.rows = torch.arange(key.reach, device=device)
         self.places = torch.zeros(key.width, dtype=torch.long, device=device)  # of a tree's tokens
         self.masks = {
-            window: torch.zeros(key.width, key.reach, dtype=lean.wide, device=device)
+            window: torch.zeros(key.width, key.reach, dtype=lean.cached, device=device)
             for window in (lean.masks.windows if key.tree else ())
         }
         self.features: Tensor | None = None
@@ -241,7 +241,7 @@ class FixedStep(Fixed):
         if not self.key.tree:
             away = rows[:, None] - self.rows
             for window in self.lean.masks.windows:
-                masks[window] = additive((away >= 0) & (away < (window or self.key.reach)), self.lean.wide)
+                masks[window] = additive((away >= 0) & (away < (window or self.key.reach)), self.lean.cached)
         step = SequenceBlock(rows, self.places if self.key.tree else rows, self.key.reach, masks)
         return decoder.run(
             self.lean.parts, self.ids, step, self.cache, self.angles, None, self.key.hidden, self.features

@@ -95,4 +95,4 @@ class _Levels:
         tree = self.tree
         after = tree.rows - tree.start  # below 0: the context
         path = (after >= 0) & (after < self.count) & self.allowed[:, after.clamp(0, self.count - 1)]
-        return additive((after < 0) | path, tree.lean.wide)
+        return additive((after < 0) | path, tree.lean.cached)

@@ -8,13 +8,26 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.engine.runtimes import decoder
-from specbench.engine.runtimes.blocks import KEYS, ROWS, Blocks, Part, PlacedTree, is_tree, parts_of, round_up, row_mask
+from specbench.engine.runtimes.blocks import (
+    KEYS,
+    PAIR,
+    ROWS,
+    Blocks,
+    Part,
+    PlacedTree,
+    is_tree,
+    parts_of,
+    round_up,
+    row_mask,
+)
 from specbench.engine.runtimes.decoder import FEW, ForwardBlock, SequenceBlock
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.parts import Attention, Parts, read
+from specbench.engine.runtimes.spans import multiplies
 from specbench.engine.runtimes.types import Reads
 
 FIRST = 512  # tokens that a new cache has room for; the room doubles as needed
+LARGE = 1024  # numbers of a token's heads, from which on caches may be halved; our choice, between Qwen's 0.5 and 1.5 B
 FIRST_MASKS = 512  # tokens that the first masks are made for; longer ones are made as needed
 
 
@@ -128,7 +141,7 @@ class Masks:
                 nodes,
                 reach,
                 {window: row_mask(mask[nodes], self.share) for window, mask in masks.items()},
-                grown.paths(nodes, total, self.share),
+                grown.paths(nodes, total, self.share, PAIR if self.dtype.itemsize == 2 else 1),
             )
             for nodes in grown.groups(total)
         ]
@@ -137,13 +150,18 @@ class Masks:
 class Lean:
     """The lean form of a model: its parts, and what all its sequences share (angles, and masks by width)."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, half: bool = True) -> None:
+        """If `half` is false, a CPU keeps caches in float32 at least, and computes attention in it."""
         self.parts: Parts = read(model)
         self.device, self.dtype = model.device, model.dtype
         self.size = model.num_parameters()
-        # On a CPU attention is computed in float32 at least, so caches are kept in it.
         self.wide = torch.float32 if self.device.type == "cpu" and self.dtype.itemsize < 4 else self.dtype
-        self.masks = Masks(self.parts.attentions, self.device, self.wide)
+        # In small layers more calls cost more than they save. Nothing tries whether a head's rows are equal.
+        large = all(attention.heads * attention.size >= LARGE for attention in self.parts.attentions)
+        half = half and large and self.parts.join is None
+        self.cached = self.dtype if half and multiplies(self.device.type, self.dtype) else self.wide
+        self.halved = self.cached.itemsize < self.wide.itemsize
+        self.masks = Masks(self.parts.attentions, self.device, self.cached)
         self._angles: tuple[Tensor, Tensor] | None = None
 
     def angles(self, count: int) -> tuple[Tensor, Tensor] | None:

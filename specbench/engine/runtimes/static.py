@@ -15,7 +15,7 @@ from specbench.engine.runtimes.decoder import Cache
 from specbench.engine.runtimes.equality import promised, remembered, unequal
 from specbench.engine.runtimes.lean import Lean, doubled
 from specbench.engine.runtimes.reference import check
-from specbench.engine.runtimes.types import Chaining, Lent, Reads, Runtime
+from specbench.engine.runtimes.types import Chaining, Lent, Reads, Runtime, Unsupported
 
 CHUNK = 512  # tokens that are fed at a time, since the size of a mask is the square of their number
 
@@ -28,6 +28,7 @@ class Static(Runtime):
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._read: weakref.WeakKeyDictionary[PreTrainedModel, Lean] = weakref.WeakKeyDictionary()
+        self._wide: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # layers of models that halved caches spoil
         self._unequal: weakref.WeakKeyDictionary[Lean, str] = weakref.WeakKeyDictionary()
 
     def runner(self, model: PreTrainedModel) -> "StaticRunner":
@@ -36,11 +37,30 @@ class Static(Runtime):
     def lean(self, model: PreTrainedModel, checked: bool = True) -> "Lean":
         """The lean form of a model. Raises Unsupported if it has none or, if `checked`, gives other logits."""
         if model not in self._read:
-            lean = Lean(model)
-            if checked:
+            layers = {module for module in model.modules() if isinstance(module, nn.Linear)}
+            lean = Lean(model, half=layers.isdisjoint(self._wide))
+            if checked and lean.halved and not self._holds(model, lean):
+                lean = Lean(model, half=False)
+                self._wide.update(layers)
+            if checked and not lean.halved:
                 check(model, StaticRunner(lean), lean.parts.join is not None)
             self._read[model] = lean
         return self._read[model]
+
+    def _holds(self, model: PreTrainedModel, lean: "Lean") -> bool:
+        """True if a lean form whose caches are in half precision is the model, and has equal rows."""
+        try:
+            check(model, StaticRunner(lean), lean.parts.join is not None)
+        except Unsupported:
+            return False
+        self._unequal[lean] = remembered(model, partial(unequal, lean), str(lean.cached))
+        return not self._unequal[lean]
+
+    def bytes_each(self, model: PreTrainedModel) -> int:
+        """Bytes of a number in the caches of a model on this runtime."""
+        if model in self._read:
+            return self._read[model].cached.itemsize
+        return max(model.dtype.itemsize, 4 if model.device.type == "cpu" else 0)
 
     def more(self, model: PreTrainedModel) -> int:
         """Bytes that laying out a model's weights takes next to its own: on a CPU they are copied."""
@@ -140,7 +160,7 @@ class StaticRunner(Chaining):
         self.cache, self.capacity = larger, capacity
 
     def _empty(self, *shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=self.lean.wide, device=self.lean.device)
+        return torch.zeros(shape, dtype=self.lean.cached, device=self.lean.device)
 
 
 def in_chunks(

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from specbench.engine.runtimes import decoder
-from specbench.engine.runtimes.blocks import SPAN, summed
 from specbench.engine.runtimes.decoder import Cache, ForwardBlock
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.lean import Lean
 from specbench.engine.runtimes.parts import Attention
 from specbench.engine.runtimes.slots import NARROW, Answer, Fed, Feed, Slots
+from specbench.engine.runtimes.spans import EVERY, SPAN, in_halves, level_of, scored, summed
 
 
 class StaticRows:
@@ -29,7 +29,7 @@ class StaticRows:
         lean, slots = self.lean, self.slots
         for sequence, feed in fed:
             slots.place(sequence, lean.masks.reach(sequence.length + len(feed.ids)))
-        like = torch.empty(0, dtype=lean.wide, device=lean.device)
+        like = torch.empty(0, dtype=lean.cached, device=lean.device)
         for index, layer in enumerate(lean.parts.attentions):
             slots.layer(index, layer.groups, (layer.size, layer.size), like)
         # The narrow ones come first, in the order of their slots. On a CPU what is no chain attends by itself.
@@ -109,10 +109,15 @@ class Together:
         cached_k, cached_v = (
             part[self.slots, :, : self.reach].reshape(count * groups, self.reach, size) for part in (keys, values)
         )
-        scores = torch.baddbmm(rows[:1, :1, :1], rows, cached_k.transpose(1, 2), beta=0, alpha=layer.scale)
+        mask, level, shape = self.masks[layer.window], None, (count, layer.heads, self.width, -1)
+        if in_halves(cached_k) and not layer.softcap:
+            some = scored(rows, cached_k[:, ::EVERY], layer.scale)
+            some.view(shape).add_(mask[..., ::EVERY])
+            level = level_of(some)
+        scores = scored(rows, cached_k, layer.scale, level=level)
         if layer.softcap:
             scores = torch.tanh(scores / layer.softcap) * layer.softcap
-        scores.view(count, layer.heads, self.width, self.reach).add_(self.masks[layer.window])
+        scores.view(shape).add_(mask)
         weights = scores.softmax(-1) if scores.element_size() > 2 else scores.softmax(-1, torch.float32).to(v.dtype)
         read = summed(weights, cached_v, self.reach, self.span)
         attended = read.view(count, layer.heads, self.width, size).transpose(1, 2)
@@ -137,7 +142,8 @@ def _together(narrow: Fed, lean: Lean) -> Together:
     limit = limit.to(device)
     away = limit[:, :, None] - torch.arange(reach, device=device)
     masks = {
-        window: additive((away >= 0) & (away < (window or reach)), lean.wide)[:, None] for window in lean.masks.windows
+        window: additive((away >= 0) & (away < (window or reach)), lean.cached)[:, None]
+        for window in lean.masks.windows
     }
     for (sequence, feed), n in zip(narrow, widths, strict=True):
         if feed.reads:
