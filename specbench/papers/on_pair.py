@@ -105,8 +105,8 @@ class OnPair:
             counts[["decode", "whole"]] = math.nan
         else:
             same = _of_passes(base, passes)
-            counts["decode"] /= same.decode.sum(min_count=1) / same.decoded.sum()
-            counts["whole"] /= same.whole.sum(min_count=1) / same.whole_tokens.sum()
+            counts["decode"] /= same.decode.sum(min_count=1) / (same.decoded.sum() or math.nan)
+            counts["whole"] /= same.whole.sum(min_count=1) / (same.whole_tokens.sum() or math.nan)
         scores = self.measured.scores
         of_row = scores[(scores[pooled.ROW] == list(key)).all(axis=1) & scores.doc_id.notna()]
         counts = counts.assign(one=1.0, passes=passes.groupby("doc_id").size())
