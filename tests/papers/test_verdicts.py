@@ -80,11 +80,9 @@ def judged(low: float, high: float) -> str:
 
 
 def together(verdicts: list[str]) -> str:
-    """One verdict of several, void ones too; a file of before names its other rule."""
-    text = " ".join((TABLES / "checks.md").read_text().split())
-    void = {"void"} if "void take no part in a verdict on which the others agree" in text else set()
-    if len(agreed := set(verdicts) - void or {"void"}) == 1:
-        return agreed.pop()
+    """One verdict of several, void ones too."""
+    if len(set(verdicts)) == 1:
+        return verdicts[0]
     kinds = [kind for kind in ("holds", "fails", "undecided", "void") if kind in verdicts]
     counts = [f"{kind} on {verdicts.count(kind)}" for kind in kinds]
     return ", ".join([f"{counts[0]} of {len(verdicts)}", *counts[1:]])
@@ -286,9 +284,3 @@ def test_the_number_of_uncorrected_tests_is_told(checks):
     assert {key: int(check["tests"]) for key, check in claims.items()} == shown
     rules = " ".join((TABLES / "checks.md").read_text().split())
     assert f"The {sum(shown.values())} intervals and p values of claims are not corrected for their number" in rules
-
-
-def test_calibration_on_other_tasks_was_not_timed(documents):
-    """Its run is a later one, on a busy machine: counts only."""
-    mine = documents[documents.method == "csd[calibration=others]"]
-    assert len(mine) == 400 and mine[["decode", "whole"]].isna().all(axis=None)
