@@ -86,6 +86,7 @@ def test_sampled_rejections_go_to_the_head():
         assert abs(share - next(iter(shares.values()))) < 0.08
         assert any(result.rescued for result in results) is next(iter(shares))
         assert all(result.token == 2 if result.accepted else result.token == 0 for result in results)
+        assert all(result.confidences == pytest.approx([2 / 3]) for result in results), "q(d), not the head's score"
 
 
 def reference(architecture: str, head: Head, prompt: list[int], count: int, gamma: int, threshold: float):
