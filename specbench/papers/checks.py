@@ -220,8 +220,12 @@ def _places(
 def shared_documents(
     ours: OnPair, labels: tuple[str, str], sampling: str, tasks: Sequence[str], metric: str
 ) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
-    """For each task the rows of both methods on the documents that both have; empty if they share none of a task."""
-    pairs = [tuple(ours.documents(sampling, task, label, metric) for label in labels) for task in tasks]
+    """For each task the rows of both methods on the documents that both have; empty if they share none of a task.
+
+    Speeds are of the runs that timed both, if there are such runs.
+    """
+    runs = {task: ours.runs_of_all(sampling, task, labels) if metric in SPEEDS else frozenset() for task in tasks}
+    pairs = [tuple(ours.documents(sampling, task, label, metric, runs[task]) for label in labels) for task in tasks]
     shared = [mine.index.intersection(other.index) for mine, other in pairs]
     if any(index.empty for index in shared):
         return []
@@ -256,12 +260,10 @@ def _compare(
 def pace_apart(ours: OnPair, labels: Sequence[str], sampling: str, tasks: Sequence[str]) -> float:
     """How many times as fast the baseline of one method decoded as that of the other, at most over the tasks.
 
-    Methods of different runs are compared by their speedups. Those of another runtime or machine say nothing. A method
-    and its own baseline are of the same runs.
+    Methods that no run timed together are compared by their speedups. Those of another runtime or machine say nothing.
     """
-    if any(ours.measured.baselines.get(label) in labels for label in labels):
-        return 1.0
-    paces = [[ours.pace(sampling, task, label) for label in labels] for task in tasks]
+    apart = [task for task in tasks if not ours.runs_of_all(sampling, task, labels)]
+    paces = [[ours.pace(sampling, task, label) for label in labels] for task in apart]
     return max((max(pair) / min(pair) for pair in paces if min(pair) > 0), default=1.0)
 
 

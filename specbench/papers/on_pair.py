@@ -83,15 +83,23 @@ class OnPair:
         counterparts = task_info(name).counterparts
         return counterparts if set(counterparts) <= set(self.measured.metric) else ()
 
-    def documents(self, sampling: str, task: str, label: str, metric: str) -> pd.DataFrame:
+    def runs_of_all(self, sampling: str, task: str, labels: Sequence[str]) -> frozenset[int]:
+        """The numbers of the runs that timed every one of some methods on a task."""
+        passes = [self.measured.by_row.get((self.pair, sampling, task, label)) for label in labels]
+        runs = [frozenset(metrics.timed_alone(of).index.unique("run")) for of in passes if of is not None]
+        return frozenset.intersection(*runs) if len(runs) == len(labels) else frozenset()
+
+    def documents(
+        self, sampling: str, task: str, label: str, metric: str, runs: frozenset[int] = frozenset()
+    ) -> pd.DataFrame:
         """Counts and times of a method's documents, added up over `passes`, and the mean score; the index is doc_id.
 
         For a metric of SPEEDS only the documents that were timed alone, if others were decoded in a batch. Times are in
         units of the baseline's time per token in the same passes: methods that were measured in different runs, hours
-        apart, do not compare in seconds.
+        apart, do not compare in seconds. With `runs` only the passes of these count.
         """
         key = (self.pair, sampling, task, label)
-        known = self._documents.get((*key, metric in SPEEDS))
+        known = self._documents.get((*key, metric in SPEEDS, runs))
         if known is not None:
             return known
         passes = self.measured.by_row.get(key)
@@ -100,6 +108,8 @@ class OnPair:
             return pd.DataFrame(columns=[*self.measured.counts, "score", "one", "passes"], dtype=float)
         if metric in SPEEDS:
             passes, base = metrics.timed_alone(passes), base if base is None else metrics.timed_alone(base)
+        if runs:
+            passes = passes[passes.index.get_level_values("run").isin(runs)]
         counts = passes.groupby("doc_id").sum()
         if base is None:  # its speed is not known
             counts[["decode", "whole"]] = math.nan
@@ -112,7 +122,7 @@ class OnPair:
         counts = counts.assign(one=1.0, passes=passes.groupby("doc_id").size())
         means = of_row.groupby(of_row.doc_id.astype(int)).value.mean().round(12)  # of equal scores: the score
         rows = counts.assign(score=means)
-        return self._documents.setdefault((*key, metric in SPEEDS), rows)
+        return self._documents.setdefault((*key, metric in SPEEDS, runs), rows)
 
     def pace(self, sampling: str, task: str, label: str) -> float:
         """Seconds a token of a method's baseline, decoding alone, in the runs that the method's times are of."""

@@ -488,6 +488,16 @@ def test_methods_of_other_runs_compare_by_their_own_baselines(paper, tmp_path, s
     assert of_paper["the order of methods by speed"].detail.startswith(order)
 
 
+def test_a_claim_is_judged_within_the_run_that_timed_both(paper, tmp_path):
+    """A second run timed sps, too, at its baseline's speed; csd, its rival, is of the first run alone."""
+    first, second = make_run(tmp_path / "first"), make_run(tmp_path / "second", times=(1.0, 1.0, 0.25))
+    for name in ("samples", "rounds", "scores"):
+        frame = pd.read_parquet(second / f"{name}.parquet")
+        frame[frame.method != "csd"].to_parquet(second / f"{name}.parquet")
+    alone, both = (Ours([StoredRun(folder) for folder in folders]) for folders in ([first], [first, second]))
+    assert judged(paper, both).detail == judged(paper, alone).detail == "holds: pocket_gsm8k 3.00 × [3.00, 3.00]"
+
+
 def test_orders(paper, tmp_path, ours):
     """Published: Plain 1, Spec 2.1, Calibrated 3; ours the same, then turned round."""
     assert verdicts(paper, ours)["the order of methods by speed"].detail.startswith("Kendall's τ 1.00 [1.00, 1.00]")

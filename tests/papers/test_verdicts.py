@@ -38,14 +38,19 @@ def checks() -> dict[tuple[str, str, str], dict[str, str]]:
     return {(row[0], row[1], row[2]): dict(zip(names, row, strict=True)) for row in rows}
 
 
-def of_method(documents, method, task, sampling="greedy", pair="pocket", columns=ACCEPTED) -> pd.DataFrame:
-    """A method's sums by document over its runs, its mean score, and times in those of its baseline's tokens."""
+def of_method(documents, method, task, sampling="greedy", pair="pocket", columns=ACCEPTED, other=None) -> pd.DataFrame:
+    """A method's sums by document over its runs, its mean score, and times in those of its baseline's tokens.
+
+    Times are of the runs that timed `other` too, if there are such.
+    """
     place = documents[(documents.pair == pair) & (documents.sampling == sampling) & (documents.task == task)]
     mine = place[place.method == method]
     scores = mine.groupby("doc_id").score.mean()
     if columns != ACCEPTED:
         tokens, seconds = columns
         mine = mine[mine[seconds].notna()]
+        both = mine.run.isin(place[(place.method == other) & place[seconds].notna()].run)
+        mine = mine[both] if both.any() else mine
         base = place[(place.method == mine.baseline.iloc[0]) & place.run.isin(mine.run) & place[seconds].notna()]
         mine = mine.assign(**{seconds: mine[seconds] / (base[seconds].sum() / base[tokens].sum())})
     return mine.groupby("doc_id").sum(numeric_only=True).assign(score=scores)
@@ -53,7 +58,8 @@ def of_method(documents, method, task, sampling="greedy", pair="pocket", columns
 
 def ratio(documents, higher, lower, task, columns=SPEED, sampling="greedy", pair="pocket"):
     """The ratio of two methods' rates, the error of its logarithm, and its degrees of freedom."""
-    mine, other = (of_method(documents, m, task, sampling, pair, columns) for m in (higher, lower))
+    two = (higher, lower), (lower, higher)
+    mine, other = (of_method(documents, m, task, sampling, pair, columns, with_) for m, with_ in two)
     both = mine.index.intersection(other.index)
     over, under = columns
     factors = [mine[over], other[under], other[over], mine[under]]
