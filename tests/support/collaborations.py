@@ -34,18 +34,6 @@ def made_pair(models) -> Pair:
     )
 
 
-def relatives(count: int):
-    """A target and drafts that resemble it in different ways."""
-    target, draft = oracle.tiny_pair("llama")
-    rng = torch.Generator().manual_seed(5)
-    drafts = [draft]
-    for _ in range(count - 1):
-        drafts.append(copy.deepcopy(target))
-        for _, parameter in sorted(drafts[-1].named_parameters()):
-            parameter.add_(0.02 * parameter.std() * torch.randn(parameter.shape, generator=rng, dtype=torch.float64))
-    return target, drafts
-
-
 class Group:
     """Relatives of one architecture, and a prompt of which they make a lively text without all agreeing."""
 

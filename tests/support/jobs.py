@@ -1,14 +1,11 @@
-"""Trainings as a command begins them, on documents that a test makes; and arbitrators whose weights are drawn."""
+"""Trainings as a command begins them, and how one is stopped; arbitrators whose weights are drawn."""
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import oracle
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from specbench import config
 from specbench.engine.models.pair import Pair
@@ -20,10 +17,8 @@ from specbench.methods.collaborative.cospec_arbitrator import (
     with_backbone,
     write_arbitrator,
 )
-from specbench.plan import Plan, resolve_tasks
+from specbench.plan import Plan
 from specbench.training import train
-from specbench.training.answered import Answered
-from specbench.training.documents import Document
 from specbench.training.recipe import load_recipe
 
 
@@ -40,18 +35,6 @@ def stopping(at: int, function: Callable = lambda *_: None, calls: list | None =
     return counted
 
 
-def own_answers(target: PreTrainedModel, lengths: Sequence[int], counts: Sequence[int]) -> list[Answered]:
-    """Documents of a target's own greedy text: prompts of these lengths, 6 at most, and so many tokens each."""
-    model = copy.deepcopy(target).cpu()
-    prompts = [
-        one[:length] for one, length in zip(oracle.prompts(len(lengths), length=6, seed=3), lengths, strict=True)
-    ]
-    return [
-        Answered(f"d{i}", prompt + oracle.greedy(model, prompt, count), len(prompt))
-        for i, (prompt, count) in enumerate(zip(prompts, counts, strict=True))
-    ]
-
-
 def goes_on(train: Callable, training: type, job: Callable, monkeypatch: Any) -> None:
     """A training that is stopped in its fourth step, and begun again, writes the file of one that was not."""
     train(job("whole.safetensors"))
@@ -64,16 +47,6 @@ def goes_on(train: Callable, training: type, job: Callable, monkeypatch: Any) ->
     assert job("stopped.safetensors").out.read_bytes() == job("whole.safetensors").out.read_bytes()
 
 
-def right(text: str) -> float:
-    """Answers with a 6 are."""
-    return float("6" in text.split())
-
-
-def document(number: int, prompt=None, score=right, length: int = 12, until=()) -> Document:
-    prompt = prompt or [20 + number, 1]
-    return Document("made", number, prompt, f"hash of {prompt}", until, length, score)
-
-
 def job_of(
     kind: str, pair: Pair, out: Path, seed: int = 0, grid=None, recipe: dict[str, Any] | None = None
 ) -> train.Job:
@@ -83,13 +56,6 @@ def job_of(
     chosen = load_recipe(kind, [f"{key}={value}" for key, value in (recipe or {}).items()])
     settings = module(kind).Settings(**spec.values)
     return train.Job(spec, settings, pair, plan, out, recipe=chosen, grid=grid or {})
-
-
-def plan_of(suite: str, documents: int, data_dir: str | None = None) -> Plan:
-    """The plan of a training on so many documents of a suite's tasks, for the bundled pair."""
-    pair = config.load_pair("pocket")
-    tasks = resolve_tasks(config.load_suite(suite), pair, data_dir)
-    return Plan(pair=pair, methods=(), baseline=None, suite=suite, tasks=tasks, limit=documents, data_dir=data_dir)
 
 
 def drawn_arbitrator(path: Path, pair: Pair, **trained: Any) -> Path:

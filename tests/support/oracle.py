@@ -107,14 +107,6 @@ def next_logits(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
     return model(torch.tensor([tokens], device=model.device), use_cache=False).logits[0, -1].double().cpu()
 
 
-@torch.no_grad()
-def exit_logits(model: PreTrainedModel, tokens: list[int], layer: int) -> torch.Tensor:
-    """Logits [n, V] after each of `tokens`, of a Llama whose layers after `layer` are left out."""
-    ids = torch.tensor([tokens], device=model.device)
-    states = model(ids, output_hidden_states=True, use_cache=False).hidden_states[layer]
-    return model.lm_head(model.model.norm(states))[0].cpu()
-
-
 def best(logits: torch.Tensor | list[float]) -> int:
     """Index of the largest value of [V]; the lowest index wins a tie."""
     values = [float(value) for value in logits]

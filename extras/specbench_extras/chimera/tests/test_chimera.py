@@ -11,8 +11,8 @@ import torch
 from builders_engine import build
 from drafted_trees import paths
 from gates import DEVICE, decode, lively_prompt, pair
-from jobs import own_answers
 from law import V, fit, small_target
+from made_documents import own_answers
 from recalled import recalled
 from refusals import one_line_error
 from torch.nn import functional as F

@@ -8,7 +8,8 @@ import oracle
 import pytest
 import torch
 from gates import Words, decode, pair
-from jobs import document, job_of, stopping
+from jobs import job_of, stopping
+from made_documents import document
 from refusals import one_line_error
 from safetensors.torch import save_file
 from screens import call

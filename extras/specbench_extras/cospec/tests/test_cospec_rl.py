@@ -8,7 +8,8 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from chains import SIZE, Words, chain
+from chain_models import chain
+from chains import SIZE, Words
 from gates import DEVICE
 from jobs import stopping
 from scipy.stats import binomtest

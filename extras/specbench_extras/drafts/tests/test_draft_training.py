@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from gates import DEVICE
-from jobs import document, stopping
+from jobs import stopping
+from made_documents import document
 from screens import call
 from transformers import AutoModelForCausalLM
 from word_models import tokenizer

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from gates import pair
-from jobs import own_answers
+from made_documents import own_answers
 from tiny_heads import feature_states
 from torch.nn import functional as F
 

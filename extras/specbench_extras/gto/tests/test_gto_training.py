@@ -12,7 +12,8 @@ import tiny_heads
 import torch
 from chains import Words
 from gates import decode, lively_prompt, pair
-from jobs import document, goes_on, job_of
+from jobs import goes_on, job_of
+from made_documents import document
 from naive_eagle import predicted, states
 from tiny_heads import answered
 

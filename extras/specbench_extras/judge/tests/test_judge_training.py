@@ -7,9 +7,11 @@ import oracle
 import pytest
 import statsmodels.api as sm
 import torch
-from chains import END, SIZE, Words, chain
+from chain_models import END, chain
+from chains import SIZE, Words
 from gates import decode
-from jobs import document, job_of, plan_of, stopping
+from jobs import job_of, stopping
+from made_documents import document, plan_of
 from scipy.stats import mannwhitneyu
 from screens import output, refusal
 

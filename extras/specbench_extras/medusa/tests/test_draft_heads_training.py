@@ -10,7 +10,8 @@ import pytest
 import torch
 from chains import Words
 from gates import decode, pair
-from jobs import document, job_of, own_answers, stopping
+from jobs import job_of, stopping
+from made_documents import document, own_answers
 from refusals import one_line_error
 from screens import call
 from weights import weights_of

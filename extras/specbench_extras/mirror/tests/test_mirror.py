@@ -6,6 +6,7 @@ import oracle
 import pandas as pd
 import pytest
 from builders_engine import build, made
+from early_exit import exit_logits
 from gates import pair
 from refusals import one_line_error
 from screens import call
@@ -20,7 +21,7 @@ def test_ranks_by_an_early_layer():
     target = pair("llama")[0]
     prompt, text = oracle.prompts(2, length=9)
     result = ranks_of(made(), prompt, text, [0, 2, 7], [1])
-    logits = oracle.exit_logits(target, [*prompt, *text], 1)
+    logits = exit_logits(target, [*prompt, *text], 1)
     for place, rank in zip([0, 2, 7], result[0], strict=True):
         row = logits[len(prompt) + place - 1].tolist()
         assert rank == sorted(row, reverse=True).index(row[text[place]])

@@ -4,6 +4,7 @@ import oracle
 import pytest
 import torch
 from builders_engine import build, made
+from early_exit import exit_logits
 from gates import DEVICE, decode, lively_prompt, pair
 from judging import assert_rounds
 from law import Fit, fit
@@ -29,7 +30,7 @@ def ready_rounds(target, prompt: list[int], rounds: list[oracle.Round], branches
     ready, text = [False], list(prompt)
     for drafted, accepted, token, _ in rounds[:-1]:
         text += drafted[:accepted]
-        named = oracle.exit_logits(target, text, 1)[-1].argsort(descending=True)[:branches].tolist()
+        named = exit_logits(target, text, 1)[-1].argsort(descending=True)[:branches].tolist()
         ready.append(token in named)
         text.append(token)
     return ready
@@ -74,7 +75,7 @@ def test_what_a_round_reads():
         drafts = [seen for seen in watch.forwards if seen[0] == "draft"]
         assert [seen[1:] for seen in watch.forwards if seen[0] == "target"] == [(4, len(text) - 1)]
         branches = [seen[1:] for seen in watch.forwards if seen[0] == "branches"]
-        named = oracle.exit_logits(oracle.tiny_pair("llama")[0], text + step.verdict.drafted, 1)[-4:].topk(2).indices
+        named = exit_logits(oracle.tiny_pair("llama")[0], text + step.verdict.drafted, 1)[-4:].topk(2).indices
         own = sum(token in row for token, row in zip(step.verdict.drafted, named.tolist(), strict=False))
         count = 8 - own
         assert branches == [(3 + count, len(text)), (count, len(text) + 3 + count), (count, len(text) + 3 + 2 * count)]

@@ -12,7 +12,8 @@ import tiny_heads
 import torch
 from chains import Words
 from gates import DEVICE, decode, lively_prompt, pair
-from jobs import document, goes_on, job_of
+from jobs import goes_on, job_of
+from made_documents import document
 
 from specbench import config
 from specbench.config import UserError

@@ -6,11 +6,12 @@ import oracle
 import pytest
 import torch
 from builders_engine import build, made
-from collaborations import made_pair, relatives
+from collaborations import made_pair
 from gates import DEVICE, decode, lively, pair
 from law import fit
 from recalled import recalled
 from refusals import one_line_error
+from relatives import relatives
 from tabled import V
 from watched import Told
 

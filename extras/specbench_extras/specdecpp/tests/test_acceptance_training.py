@@ -11,9 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from cases import mostly_long
-from chains import END, Words, chain
+from chain_models import END, chain
+from chains import Words
 from gates import decode
-from jobs import document, job_of, plan_of, stopping
+from jobs import job_of, stopping
+from made_documents import document, plan_of
 from recalled import RECALLED
 from scipy.special import expit
 from screens import output, refusal

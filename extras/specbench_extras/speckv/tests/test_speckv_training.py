@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 from builders_engine import build
-from chains import END, Words, chain
-from jobs import document, job_of, stopping
+from chain_models import END, chain
+from chains import Words
+from jobs import job_of, stopping
+from made_documents import document
 from refusals import one_line_error
 from torch import tensor
 
