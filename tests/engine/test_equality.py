@@ -18,11 +18,11 @@ from torch import Tensor
 from specbench.engine.layer_session import LayerSession
 from specbench.engine.models import packed
 from specbench.engine.prefix import Prefixes
-from specbench.engine.runtimes import blocks, equality, lean, products, spans, static
+from specbench.engine.runtimes import blocks, equality, lean, products, static
 from specbench.engine.runtimes.batched import Batched
+from specbench.engine.runtimes.blocks import multiplies
 from specbench.engine.runtimes.equality import remembered, unequal
 from specbench.engine.runtimes.slots import Feed
-from specbench.engine.runtimes.spans import multiplies
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.runtimes.types import Reads, Unsupported
 from specbench.engine.session import Session
@@ -381,16 +381,16 @@ def test_products_of_spans_are_those_of_all_positions():
             part, mask, level = keys[:, :reach], torch.zeros(rows, reach, dtype=dtype), torch.ones(3, rows, 1)
             mask[:, reach // 2 :] = -torch.inf
             exact = 0.1 * q.double() @ part.double().transpose(1, 2)
-            scores = spans.scored(q, part, 0.1, mask)
+            scores = blocks.scored(q, part, 0.1, mask)
             assert scores[..., reach // 2 :].isneginf().all()
             torch.testing.assert_close(
                 scores[..., : reach // 2].double(), exact[..., : reach // 2], atol=error, rtol=error
             )
             if dtype == torch.bfloat16:
-                less = spans.scored(q, part, 0.1, None, level.to(dtype))
+                less = blocks.scored(q, part, 0.1, None, level.to(dtype))
                 torch.testing.assert_close(less.double(), exact - 1, atol=error, rtol=error)
             weights = exact.softmax(-1)
-            summed = spans.summed(weights.to(dtype), part, reach)
+            summed = blocks.summed(weights.to(dtype), part, reach)
             assert summed.dtype == torch.float32
             torch.testing.assert_close(summed.double(), weights @ part.double(), atol=error, rtol=0)
 

@@ -16,6 +16,7 @@ from specbench.engine.runtimes.blocks import (
     Part,
     PlacedTree,
     is_tree,
+    multiplies,
     parts_of,
     round_up,
     row_mask,
@@ -23,7 +24,6 @@ from specbench.engine.runtimes.blocks import (
 from specbench.engine.runtimes.decoder import FEW, ForwardBlock, SequenceBlock
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.parts import Attention, Parts, read
-from specbench.engine.runtimes.spans import multiplies
 from specbench.engine.runtimes.types import Reads
 
 FIRST = 512  # tokens that a new cache has room for; the room doubles as needed

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from specbench.engine.runtimes import decoder
+from specbench.engine.runtimes.blocks import EVERY, SPAN, in_halves, level_of, scored, summed
 from specbench.engine.runtimes.decoder import Cache, ForwardBlock
 from specbench.engine.runtimes.eager import additive
 from specbench.engine.runtimes.lean import Lean
 from specbench.engine.runtimes.parts import Attention
 from specbench.engine.runtimes.slots import NARROW, Answer, Fed, Feed, Slots
-from specbench.engine.runtimes.spans import EVERY, SPAN, in_halves, level_of, scored, summed
 
 
 class StaticRows:
