@@ -13,6 +13,7 @@ from specbench import config, methods, permissions
 from specbench.config import UserError
 from specbench.config.specs import ENTRY
 from specbench.results.stored import StoredRun
+from specbench.training.train import trainer
 
 PROMPT = "Tom has 3 apples and buys 4 more. How many apples does he have?"
 LOSSY = ("weighed.rescue(lambda i: False)", "weighed.rescue(lambda i: True)")
@@ -221,7 +222,9 @@ def package(mine, monkeypatch):
     (facts / "RECORD").write_text("theirs_method.py,,\n")
     (facts / "entry_points.txt").write_text("[specbench.methods]\ntheirs = theirs_method\n")
     monkeypatch.syspath_prepend(site)
+    trainer.cache_clear()
     yield site
+    trainer.cache_clear()  # another file's package may bring one of this name
     sys.modules.pop("theirs_method", None)
 
 
