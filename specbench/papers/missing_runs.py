@@ -108,9 +108,8 @@ def _wanted(
                 for spec in specs:
                     by_baseline.setdefault(config.baseline_of(spec).name, []).append(spec)
                 for baseline, methods in by_baseline.items():
-                    repeats = template.repeats if sampling.temperature else 1  # greedy texts stay the same
                     changes: dict[str, Any] = {"methods": (config.baseline_of(methods[0]),), "baseline": baseline}
-                    changes |= {"repeats": repeats}
+                    changes["repeats"] = template.repeats if sampling.temperature else 1  # greedy texts stay the same
                     yield template.model_copy(update=changes | sampling.model_dump()), methods
 
 
