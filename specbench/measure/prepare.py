@@ -66,6 +66,11 @@ def prepare(admitted: Admitted, folder: Path | None, pair: Pair | None = None, s
         for role, model in pair.models.items():
             if what := pair.runtime.unequal(model):
                 warn(f"{role}: near ties may flip, since this machine's kernels differ by width: {what}")
+        if slow := choose.slowed(pair):
+            warn(
+                f"this processor has no products in {slow}, which eager then takes many times as long for as in "
+                "float32; use --runtime static, or --dtype float32"
+            )
     if "target" in pair.chains_only:
         warn("target: it reads chains only, so of a tree of drafts it reads one path, that of first children")
     stopwatch = Stopwatch(pair.device)

@@ -16,7 +16,7 @@ from specbench import config
 from specbench.base import files
 from specbench.cli import lm_eval_model
 from specbench.config import UserError, plugins
-from specbench.engine.runtimes import choose
+from specbench.engine.runtimes import choose, products
 from specbench.engine.runtimes.eager import EAGER
 from specbench.engine.runtimes.static import STATIC, Static
 from specbench.engine.runtimes.types import Unsupported
@@ -173,6 +173,26 @@ def test_auto_is_eager_where_weights_do_not_fit_twice(pocket, monkeypatch):
     assert choose.usual("auto", unread).runtime is STATIC
     monkeypatch.setattr(choose, "free_memory", lambda device: 0)
     assert choose.usual("auto", unread).runtime is STATIC  # what was laid out takes no more
+
+
+def test_a_processor_without_halves_makes_eager_slow(pocket, monkeypatch, capsys):
+    """Weights in half precision are laid out twice as wide there by static, and eager is named as slow."""
+    models = {role: copy.deepcopy(model).bfloat16() for role, model in pocket.models.items()}
+    halved = replace(pocket, models=models, runtime=EAGER)
+    needed = sum(
+        one.weight.numel() for model in models.values() for one in model.modules() if isinstance(one, torch.nn.Linear)
+    )
+    bytes_of = {}
+    for types in ((torch.float32, torch.bfloat16), (torch.float32,)):
+        monkeypatch.setattr(products, "packs", lambda device, dtype, types=types: device == "cpu" and dtype in types)
+        bytes_of[len(types)] = sum(Static().more(model) for model in models.values())
+        assert loop.execute(make_plan(runtime="eager", dtype="bfloat16"), Path(f"run{len(types)}"), always, halved)
+        told = "no products in bfloat16, which eager then takes many times as long for" in words(
+            capsys.readouterr().out
+        )
+        assert told == (len(types) == 1)
+    assert bytes_of == {2: 2 * needed, 1: 4 * needed}
+    assert choose.slowed(pocket) == choose.slowed(replace(halved, runtime=STATIC)) == ""
 
 
 def test_auto_on_a_gpu_takes_graphs_first(pocket, monkeypatch):

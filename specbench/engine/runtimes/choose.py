@@ -13,6 +13,7 @@ from specbench.engine.clock import free_memory
 from specbench.engine.models.pair import Pair
 from specbench.engine.models.room import GIB
 from specbench.engine.runtimes.eager import EAGER
+from specbench.engine.runtimes.products import computed_in
 from specbench.engine.runtimes.static import STATIC
 from specbench.engine.runtimes.types import Runtime, Unsupported, brought, check_batches
 
@@ -134,6 +135,17 @@ def _room(pair: Pair) -> None:
             f"the static runtime lays out {needed / GIB:.1f} GiB of weights next to the models' own, and "
             f"{free / GIB:.1f} GiB are free; use --runtime eager, or free memory"
         )
+
+
+def slowed(pair: Pair) -> str:
+    """The type of a pair's weights in which `eager` computes without instructions of the processor; "" if none is."""
+    if pair.runtime is not EAGER:
+        return ""
+    types = {model.dtype for model in pair.models.values() if model.device.type == "cpu"}
+    slow = sorted(
+        str(dtype).removeprefix("torch.") for dtype in types if computed_in("cpu", dtype) not in (None, dtype)
+    )
+    return ", ".join(slow)
 
 
 def head_runtime(runtime: Runtime, model: PreTrainedModel) -> Runtime:

@@ -87,10 +87,10 @@ class _Alone:
     def __call__(self, states: Tensor, cached: int, reads: Reads | None = None) -> Tensor:
         step = self.lean.masks.block(len(states), cached, reads)
         turn = decoder.turns(self.lean.angles(256), step)
-        joined = states if self.lean.parts.join else None
-        (left,) = decoder.through(
-            self.lean.parts, states, step, self.cache, turn, self.place, self.place + 1, joined=joined
-        )
+        parts, joined = self.lean.parts, None
+        if parts.join:  # a head's features may be any states
+            joined, states = parts.join(states, states)
+        (left,) = decoder.through(parts, states, step, self.cache, turn, self.place, self.place + 1, joined=joined)
         return left
 
 

@@ -15,7 +15,7 @@ from specbench.engine.models.identity import is_plain
 Map = Callable[[Tensor], Tensor]  # [n, …] -> [n, …]
 
 TYPICAL = 8  # rows for which oneDNN lays weights out; other numbers work as well
-PACKED = (torch.float32, torch.bfloat16)  # types that oneDNN computes in on a CPU
+PACKED = (torch.float32, torch.bfloat16)  # types that oneDNN may compute in on a CPU
 SMALL = 2**19  # weights; below, a sum after the product takes less time than oneDNN's sum within it
 TRIED = 8  # rows by which it is tried whether a row alone is computed as among others
 FUNCTIONS = {"SiLUActivation": ("swish", ""), "SiLU": ("swish", ""), "GELUTanh": ("gelu", "tanh")}
@@ -27,20 +27,26 @@ class Product:
     """x Wᵀ + b, where W [out, in] may be several weights with the same input, stacked.
 
     On a CPU a row's result has the same bits whatever other rows are computed with it, where oneDNN's kernels allow.
+    Weights in half precision are widened where the processor has no products of their type, since torch's own take many
+    times as long. The result is rounded to the weights' type either way.
     """
 
     def __init__(self, modules: list[nn.Linear]) -> None:
         self.bias = None if modules[0].bias is None else torch.cat([module.bias for module in modules])
         self.packed: Tensor | None = None
+        self.type: torch.dtype | None = None  # in which products are computed; the result has the weights' own
         self.small = False
         self.alone = False  # a single row is computed as it is; else as two, since kernels for one row add up otherwise
         weights = [module.weight for module in modules]
         weight = torch.cat(weights) if len(weights) > 1 else weights[0].detach()
         if weight.device.type == "cpu":
             self.small = weight.numel() < SMALL
-            if packs("cpu", weight.dtype):
-                self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL)
-                self.alone = _same_alone(self.packed, weight)
+            self.type = computed_in("cpu", weight.dtype)
+            if self.type:
+                wide = weight.to(self.type)
+                self.packed = torch.ops.mkldnn._reorder_linear_weight(wide, TYPICAL)
+                self.alone = _same_alone(self.packed, wide)
+                self.bias = None if self.bias is None else self.bias.detach().to(self.type)
             else:  # stored column by column: torch's product of a single row is up to twice as fast
                 self.weight = weight.t().contiguous().t()
             return
@@ -53,22 +59,24 @@ class Product:
         """The product [n, out] of rows [n, in], then one of oneDNN's functions where the weight is `packed`."""
         if self.packed is None:
             return F.linear(x, self.weight, self.bias)
-        alone = x.shape[0] == 1 and not self.alone
         y: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x.expand(2, -1) if alone else x, self.packed, self.bias, function[0], [], function[1]
+            self._fed(x), self.packed, self.bias, function[0], [], function[1]
         )
-        return y[:1] if alone else y
+        return (y if len(y) == len(x) else y[:1]).to(x.dtype)
 
     def joined(self, x: Tensor, other: Tensor, how: str) -> Tensor:
         """The product [n, out] of rows [n, in], which is added to `other` [n, out] ("add") or multiplies it ("mul")."""
         if self.packed is None or self.small:
             return other + self(x) if how == "add" else other * self(x)
-        pointwise = torch.ops.mkldnn._linear_pointwise.binary
-        if x.shape[0] == 1 and not self.alone:
-            two: Tensor = pointwise(x.expand(2, -1), other.expand(2, -1), self.packed, self.bias, how)
-            return two[:1]
-        y: Tensor = pointwise(x, other, self.packed, self.bias, how)
-        return y
+        y: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
+            self._fed(x), self._fed(other), self.packed, self.bias, how
+        )
+        return (y if len(y) == len(x) else y[:1]).to(x.dtype)
+
+    def _fed(self, x: Tensor) -> Tensor:
+        """Rows as the kernel reads them; a single one comes twice where it would be computed otherwise alone."""
+        alone = x.shape[0] == 1 and not self.alone
+        return (x.expand(2, -1) if alone else x).to(self.type)
 
 
 class Apart(ABC):
@@ -120,6 +128,17 @@ def packs(device: str, dtype: torch.dtype) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def computed_in(device: str, dtype: torch.dtype) -> torch.dtype | None:
+    """The type in which oneDNN computes products with weights of a type: its own, else float32 for half precision.
+
+    None where it computes none: on another device, or in float64.
+    """
+    if packs(device, dtype):
+        return dtype
+    native = dtype == torch.float16 and torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    return torch.float32 if dtype.itemsize == 2 and not native and packs(device, torch.float32) else None
 
 
 def _same_alone(packed: Tensor, weight: Tensor) -> bool:
@@ -176,7 +195,7 @@ def gated(gate: nn.Module, up: nn.Module, act: Any) -> Map:
     """
     name = FUNCTIONS.get(type(act).__name__)
     weight = getattr(gate, "weight", None)
-    packed = isinstance(weight, Tensor) and packs(weight.device.type, weight.dtype)
+    packed = isinstance(weight, Tensor) and computed_in(weight.device.type, weight.dtype)
     if name and packed and isinstance(weight, Tensor) and is_plain(weight) and weight.numel() >= SMALL:
         first, second = product([gate]), product([up])
         if isinstance(first, Product) and isinstance(second, Product):

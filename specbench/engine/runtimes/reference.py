@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache, PreTrainedModel
 
 from specbench.engine.models.identity import is_plain
+from specbench.engine.runtimes.products import computed_in
 from specbench.engine.runtimes.types import Runner, Unsupported
 
 CHECKED = 24  # tokens of the text
@@ -57,6 +59,22 @@ class Wide(TorchFunctionMode):
         return func(*map(_widened, args), **{name: _widened(value) for name, value in (kwargs or {}).items()})
 
 
+class WideProducts(TorchFunctionMode):
+    """Linear layers are computed in float32 and rounded, which takes a fraction of torch's time in half precision.
+
+    For processors that have no products of their type.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is not F.linear:
+            return func(*args, **(kwargs or {}))
+        return func(*map(_widened, args), **{name: _widened(one) for name, one in (kwargs or {}).items()}).to(
+            args[0].dtype
+        )
+
+
 def _widened(value: Any) -> Any:
     if isinstance(value, Tensor) and not is_plain(value):  # a packed weight
         return value
@@ -79,7 +97,9 @@ def check(model: PreTrainedModel, runner: Runner, joins: bool) -> None:
     if joins:
         rng = torch.Generator().manual_seed(0)
         features = torch.randn(CHECKED, model.config.hidden_size, generator=rng).to(model.device, model.dtype)
-    own = _logits(model, ids, features)
+    native = computed_in(model.device.type, model.dtype) in (None, model.dtype)
+    with nullcontext() if native else WideProducts():
+        own = _logits(model, ids, features)
     first, last = (None, None) if features is None else (features[:-4], features[-4:])
     whole, _ = runner.forward(ids[:-4], 0, (), first, None)
     block, _ = runner.forward(ids[-4:], 0, (), last, None)

@@ -14,6 +14,7 @@ from specbench.engine.runtimes import decoder
 from specbench.engine.runtimes.decoder import Cache
 from specbench.engine.runtimes.equality import promised, remembered, unequal
 from specbench.engine.runtimes.lean import Lean, doubled
+from specbench.engine.runtimes.products import computed_in
 from specbench.engine.runtimes.reference import check
 from specbench.engine.runtimes.types import Chaining, Lent, Reads, Runtime, Unsupported
 
@@ -63,11 +64,12 @@ class Static(Runtime):
         return max(model.dtype.itemsize, 4 if model.device.type == "cpu" else 0)
 
     def more(self, model: PreTrainedModel) -> int:
-        """Bytes that laying out a model's weights takes next to its own: on a CPU they are copied."""
+        """Bytes that laying out a model's weights takes next to its own: on a CPU they are copied, some wider."""
         if model in self._read or model.device.type != "cpu":
             return 0
         layers = {id(one): one for one in model.modules() if isinstance(one, nn.Linear) and is_plain(one.weight)}
-        return sum(layer.weight.numel() * layer.weight.element_size() for layer in layers.values())
+        weights = [layer.weight for layer in layers.values()]
+        return sum(one.numel() * (computed_in("cpu", one.dtype) or one.dtype).itemsize for one in weights)
 
     def equal(self, model: PreTrainedModel) -> bool:
         return promised(self.lean(model)) and not self.unequal(model)
