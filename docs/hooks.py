@@ -261,8 +261,8 @@ def claims(paper: str) -> str:
     """The claims of a paper with their verdicts on the bundled models, as `specbench tables --check` wrote them."""
     text = (RESULTS / "tables" / "checks.md").read_text()
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith(f"| {paper} |")]
-    heads = ["table", "claim", "verdict on the bundled models", "against", "documents"]
-    return table(heads, [[*row[1:5], row[6]] for row in rows])
+    heads = ["table", "claim", "verdict on the bundled models", "method", "against", "documents"]
+    return table(heads, [[*row[1:6], row[7]] for row in rows])
 
 
 def lost(paper: str) -> str:

@@ -43,6 +43,7 @@ class Check:
     table: int
     claim: str
     verdict: str  # one of VERDICTS, how often which of them, not judged, or not measured
+    method: str = "-"  # our method that the claim puts ahead
     baseline: str = "-"  # our method that the claim's is compared with
     data_sets: int = 0  # that count: pair, sampling and task
     documents: int = 0  # of the smallest of these data sets
@@ -87,13 +88,16 @@ def _of_cells(paper: Paper, claim: CellClaim, ours: Ours) -> Check:
     cells = [(f, cell) for f in reversed(first.values()) if (cell := ours.of_files(paper, f)) and claim.counts(f)]
     if not cells:
         others = [f for f, _ in ours.figures if (f.table, f.metric) == (claim.table, claim.metric)]
-        here = "".join(f"; on {f.task or f.setting}: {f.value} {f.unit}" for f in others if f.paper == paper.paper)
-        why = f"no {claim.metric} of ours on its tasks{here}"
+        here = [f"{f.value} {f.unit} on {f.task or f.setting}" for f in others if f.paper == paper.paper]
+        why = f"no {claim.metric} of ours on its tasks"
+        if here:
+            why = "; ".join([claim.missing or why, f"no part of the claim: {', '.join(here)}"])
         return Check(paper.paper, claim.table, claim.text, MISSING, detail=why)
     parts: dict[str, list[str]] = {verdict: [] for verdict in (*VERDICTS[:3], UNJUDGED)}
     for figure, cell in cells:
         name = " ".join(part for part in (figure.task, figure.setting) if part) or figure.method
-        parts[_beyond(cell, claim.above)].append(f"{name}: {cell.text} ({figure.value} {figure.unit})")
+        verdict = _beyond(cell, claim.above) if claim.can_show(figure) else UNJUDGED
+        parts[verdict].append(f"{name}: {cell.text} ({figure.value} {figure.unit})")
     detail = "; ".join(f"{verdict}: {', '.join(places)}" for verdict, places in parts.items() if places)
     return Check(
         paper.paper,
@@ -121,6 +125,7 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
         return Check(paper.paper, claim.table, claim.text, MISSING, detail=f"not here: {needs}")
     results: list[Compared] = []
     missing: list[str] = []
+    methods: dict[str, None] = {}
     baselines: dict[str, None] = {}
     for pair in ours.of_table(paper, claim.table):
         higher = pair.method(paper, claim.table, claim.higher, claim.higher_setting)
@@ -138,6 +143,7 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
             of_each = [_compare(pair, claim, (higher, low), sampling, name, tasks) for low in against]
             known = [compared for compared in of_each if compared]
             results += [min(known, key=lambda compared: compared.value)] if known else []  # against the best of them
+        methods |= {higher: None}
         baselines |= dict.fromkeys(low for _, low in lowers if low)
     if not results:
         why = f"no {missing[0]} in these runs" if missing else "none of its tasks in these runs"
@@ -154,6 +160,7 @@ def _claim(paper: Paper, claim: Claim, ours: Ours) -> Check:
         claim.table,
         claim.text,
         together({verdict: len(places) for verdict, places in parts.items()}),
+        method=", ".join(methods),
         baseline=", ".join(baselines),
         data_sets=sum(result.data_sets for result in results),
         documents=min(result.documents for result in results),

@@ -109,8 +109,9 @@ class CellClaim(Settings):
     """What a table's cells of one printed metric claim, all or `method`'s, where ours are single figures of files.
 
     `above` is what our figure must exceed, in the printed unit, with its whole interval. Without it, or without an
-    interval, nothing tells how far a figure is from chance, and the claim is not judged. Of a claim about what is so
-    `everywhere`, the cells where it fails are named first: one is enough.
+    interval, nothing tells how far a figure is from chance, and the claim is not judged. Cells without a setting in
+    `judged` stand next to the others and are not judged either: there the claim can neither hold nor fail. Of a claim
+    about what is so `everywhere`, the cells where it fails are named first: one is enough.
     """
 
     table: int
@@ -119,11 +120,16 @@ class CellClaim(Settings):
     method: str | None = None
     above: float | None = None
     settings: list[str] | None = None  # as printed: only cells with one of these
+    judged: list[str] | None = None  # as printed: where ours can show what is claimed; all of `settings` by default
     everywhere: bool = False
     note: str | None = None  # what ours do not have in common with the paper's
+    missing: str | None = None  # why ours are of other tasks alone, where they are
 
     def counts(self, figure: "Figure") -> bool:
         return self.settings is None or figure.setting in self.settings
+
+    def can_show(self, figure: "Figure") -> bool:
+        return self.judged is None or figure.setting in self.judged
 
 
 class Figure(Settings):

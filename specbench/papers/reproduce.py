@@ -81,7 +81,7 @@ def _write_verdicts(chosen: Sequence[Paper], ours: Ours, out: Path, check: bool)
         f"alike: fewer than {ALIKE:.0%} of the documents differ in rounds or in drafted, accepted, rescued or committed"
         f" tokens (for speeds, in forwards too), or where speeds are of two runs of which one decodes the baseline "
         f"more than {PACE_APART:g} times as fast. A verdict on several data sets that differ says on how many "
-        f"it is so. The {of_claims} intervals and p values of claims are not corrected for"
+        f"it is so. {_shipped(checked)}The {of_claims} intervals and p values of claims are not corrected for"
         " their number: if nothing differed, one in twenty would differ significantly by chance. Those of an order "
         "are, by Holm's rule; the bounds of its τ count the pairs of methods that are not significantly different "
         "either way. Without a number of documents, a claim rests on figures of figures.csv, which were measured apart "
@@ -89,9 +89,24 @@ def _write_verdicts(chosen: Sequence[Paper], ours: Ours, out: Path, check: bool)
     )
     title = f"# Which claims of the papers hold on {markdown_text(', '.join(ours.pairs))}"
     table = markdown(pd.DataFrame(vars(verdict) | {"documents": verdict.documents or "-"} for verdict in checked))
-    files.write_text(out / "checks.md", f"{title}\n\n{textwrap.fill(rules, 120)}\n\n{table}\n")
+    files.write_text(out / "checks.md", f"{title}\n\n{textwrap.fill(rules, 120, break_on_hyphens=False)}\n\n{table}\n")
     if check:
         show(_claims(checked))
+
+
+def _shipped(checked: Sequence[Check]) -> str:
+    """In a sentence what the labels of the methods that claims compare leave out: draft lengths and thresholds."""
+    labels = {label.partition(" on ")[0] for c in checked for label in f"{c.method}, {c.baseline}".split(", ")}
+    told = []
+    for key, name in (("gamma", "γ"), ("threshold", "threshold")):
+        of: dict[float, list[str]] = {}
+        for method in sorted({label.partition("[")[0] for label in labels if f"{key}=" not in label}):
+            known = config.load_method(method).values.get(key) if method in config.names("methods") else None
+            if isinstance(known, int | float):
+                of.setdefault(known, []).append(method)
+        each = "; ".join(f"{value:g} of {', '.join(names)}" for value, names in sorted(of.items()))
+        told += [f"{name} {each}"] if of else []
+    return f"What a method's brackets leave out it has as it ships: {' and '.join(told)}. " if told else ""
 
 
 def _default_pair(runs: Sequence[StoredRun], pair: str, chosen: Sequence[Paper]) -> PairSpec | None:

@@ -12,6 +12,7 @@ from specbench.papers.published import Figure, Paper
 from specbench.papers.texts import WITH_INTERVAL, Cell
 from specbench.report import tables
 
+SECONDS = ("tokens_per_s", "tokens_per_s_e2e")  # metrics in a machine's own time
 POINTS = "points"  # the unit of a judge's ratings
 
 
@@ -78,6 +79,12 @@ def written(paper: Paper, table: int, ours: Ours) -> tuple[str, str]:
     mismatches = dict.fromkeys(line for pair in ours.of_table(paper, table) for line in pair.measured.mismatches)
     notes = [*notes, *(f"{MISSING}: {why}" for why in info.missing if (frame == MISSING).any(axis=None))]
     notes = [*notes, *(f"lost in the paper's text: {what}" for what in info.lost), *mismatches]
+    pooled = frame.run.str.contains(", ", regex=False)
+    if (pooled & frame.metric.map(paper.metrics).isin(SECONDS)).any():
+        notes.append(
+            "where a row names several runs, its tokens/s are of all of them together and its speedup is over the"
+            " baseline in each, so the one divided by the baseline's tokens/s is not the other"
+        )
     if any(paper.metrics.get(label) in WITH_INTERVAL for label in frame.get("metric", [])):
         notes.append(f"speedups are against {info.baseline or paper.baseline}, ours with their 95 % interval")
     arxiv = f" (arXiv {paper.arxiv})" if paper.arxiv else ""

@@ -360,6 +360,17 @@ def test_permutation_test_of_many_documents_is_near_the_exact_one() -> None:
     assert len(set(results)) == 1, "a table says the same each time"
 
 
+def test_ties_count_as_extreme_where_rounding_tells_thirds_apart() -> None:
+    """Means of three draws, rounded: 1 less two thirds is not one third less zero, to the last digit."""
+    mine = np.array([1, 2, 2, 3, 3, 3, 1, 0] * 5) / 3
+    base = np.array([2, 1, 3, 2, 1, 3, 0, 0] * 5) / 3
+    assert difference(mine.round(12), base.round(12)).p == difference(mine, base).p
+    thirds = np.rint(3 * (mine - base)).astype(int)
+    signs = np.random.default_rng(5).choice([-1, 1], (100_000, len(thirds)))
+    drawn = np.mean(abs(signs @ thirds) >= abs(thirds.sum()))
+    assert difference(mine.round(12), base.round(12)).p == pytest.approx(drawn, abs=0.03)
+
+
 def test_one_document_with_a_graded_score_tells_nothing() -> None:
     estimate = difference(np.array([0.5]), np.array([0.25]))
     assert (estimate.value, estimate.p, estimate.test) == (0.25, 1, "permutation")

@@ -213,7 +213,7 @@ def test_what_a_verdict_rests_on(paper, ours):
     speed, errs, order = (
         judged[name] for name in ("Spec is faster", "Calibrated errs", "the order of methods by speed")
     )
-    assert (speed.baseline, speed.data_sets, speed.documents) == ("vanilla", 1, 30)
+    assert (speed.method, speed.baseline, speed.data_sets, speed.documents) == ("sps[gamma=4]", "vanilla", 1, 30)
     assert (speed.bound, errs.bound) == ("95 % interval of the ratio, without 1", "p < 0.05")
     assert (order.data_sets, order.documents, order.bound) == (1, 30, "τ ≥ 0.8")
 
@@ -678,6 +678,9 @@ def test_verdicts_come_again_from_the_stored_documents(paper, tmp_path, monkeypa
     table = (again / "paper-table1.md").read_text()
     assert table == written(of_runs, 1, ours)[0].replace("watts.csv", "figures.csv")
     assert "310 [290, 330]" in table and "first, second" in table
+    assert "- where a row names several runs, its tokens/s are of all of them together" in table
+    rules = " ".join((again / "checks.md").read_text().split())
+    assert "What a method's brackets leave out it has as it ships: γ 6 of csd. " in rules
     # A run after the folder takes the place of the stored one of its name, and a file that of the figures of its table.
     monkeypatch.setattr(reproduce, "MEASURED", path.parent)
     path.write_text(path.read_text().replace("310,W,290,330", "410,W,390,430"))
