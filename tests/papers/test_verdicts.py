@@ -17,6 +17,7 @@ from scipy import stats
 
 TABLES = Path(__file__).parents[2] / "results" / "tables"
 PUBLISHED = TABLES.parent / "published"
+PRINTED = sorted(TABLES.glob("*-table*.md"))
 CLOSE = 0.015  # of a printed bound: it has two digits, and the two formulas differ by less than one of them
 WORDS, ALGEBRA, CODE, NEWS, INSTRUCTIONS, NEEDLES = (
     f"pocket_{name}" for name in ("gsm8k", "math500", "humaneval", "cnndm", "ifeval", "ruler")
@@ -294,3 +295,9 @@ def test_the_number_of_uncorrected_tests_is_told(checks):
     assert {key: int(check["tests"]) for key, check in claims.items()} == shown
     rules = " ".join((TABLES / "checks.md").read_text().split())
     assert f"The {sum(shown.values())} intervals and p values of claims are not corrected for their number" in rules
+
+
+def test_tables_say_where_tokens_a_second_are_of_several_runs():
+    said = {path.stem: "- where a row names several runs, its tokens/s" in path.read_text() for path in PRINTED}
+    several = {path.stem: bool(re.search(r"tokens/s \|.*-\d{6}, \S+ \|$", path.read_text(), re.M)) for path in PRINTED}
+    assert said == several and said["csd-table1"] and not said["cospec-table1"]
