@@ -1,6 +1,7 @@
 """Pairs, methods, suites and tasks by name or file. A wrong name or key is an error that helps."""
 
 import importlib.util
+import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -56,7 +57,12 @@ def files(kind: str) -> dict[str, Path]:
 
     Those of the extras' methods lie next to their modules, and those of their suites in a folder `suites` there.
     """
-    own = {path.stem: path for path in _folder(kind).glob("**/*.yaml" if kind == "methods" else "*.yaml")}
+    return dict(_files(kind, _folder(kind), tuple(sys.path)))
+
+
+@cache  # what is shipped stays as it is; a table asks for it thousands of times
+def _files(kind: str, folder: Path, path: tuple[str, ...]) -> dict[str, Path]:
+    own = {path.stem: path for path in folder.glob("**/*.yaml" if kind == "methods" else "*.yaml")}
     if kind == "methods":
         brought = [plugins.folder(entry) / f"{name}.yaml" for name, entry in plugins.extras("methods").items()]
         return {path.stem: path for path in brought if path.is_file()} | own

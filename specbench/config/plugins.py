@@ -41,7 +41,12 @@ def _installed(path: tuple[str, ...]) -> Any:
 
 def extras(group: Group) -> dict[str, EntryPoint]:
     """Those of the project's own extras."""
-    return {name: entry for name, entry in entries(group).items() if of_extras(entry)}
+    return _extras(group, tuple(sys.path))
+
+
+@cache  # the name of an entry's package is read from its metadata, again each time
+def _extras(group: Group, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    return {name: entry for name, entry in _entries(group, path).items() if of_extras(entry)}
 
 
 def more() -> str:
