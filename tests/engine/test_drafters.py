@@ -1,5 +1,7 @@
 """A drafter sees of the target what it asks for: of the prompt whole or in parts, then of each round."""
 
+import functools
+
 import pytest
 import torch
 from gates import DEVICE, GREEDY, pair
@@ -11,6 +13,7 @@ from specbench.engine.session import Session
 from specbench.engine.types import Draft
 
 PROMPT, LAYERS = [7, 70, 17, 3, 44, 9, 81, 2], (1, 0)
+near = functools.partial(torch.allclose, atol=1e-5)  # transformers computes the softmax in float32
 
 
 class Noting(Drafter):
@@ -51,9 +54,9 @@ def test_of_a_prompt(monkeypatch, asked, parts, rows):
     assert [len(tokens) for tokens, _ in drafter.prompt] == parts and target.tokens == PROMPT
     assert [token for tokens, _ in drafter.prompt for token in tokens] == PROMPT
     assert [len(scored.logits) for _, scored in drafter.prompt] == rows
-    assert torch.allclose(torch.cat([scored.logits for _, scored in drafter.prompt]), logits[-sum(rows) :])
-    assert torch.allclose(torch.cat([scored.hidden for _, scored in drafter.prompt]), states)
-    assert torch.allclose(said.logits[-1], logits[-1])
+    assert near(torch.cat([scored.logits for _, scored in drafter.prompt]), logits[-sum(rows) :])
+    assert near(torch.cat([scored.hidden for _, scored in drafter.prompt]), states)
+    assert near(said.logits[-1], logits[-1])
 
 
 def test_of_rounds():
@@ -70,4 +73,4 @@ def test_of_rounds():
     ((scored, verdict),) = drafter.rounds
     logits, states = of_transformers([*text[: len(PROMPT) + 1], *drafter.drafted])
     assert (verdict.accepted, verdict.drafted) == (2, drafter.drafted)
-    assert torch.allclose(scored.logits, logits[-4:]) and torch.allclose(scored.hidden, states[-4:])
+    assert near(scored.logits, logits[-4:]) and near(scored.hidden, states[-4:])

@@ -49,11 +49,11 @@ def test_each_row_of_a_session_is_penalised_by_the_text_before_it(models):
     rows = [session.restart(PROMPT).logits, session.forward(rest).logits]
     for answered, row in enumerate(torch.cat(rows)):
         expected = penalised(raw[len(PROMPT) + answered], PROMPT, rest[:answered], ALL)
-        torch.testing.assert_close(row.cpu(), expected, rtol=0, atol=1e-7)
+        torch.testing.assert_close(row.cpu(), expected, rtol=0, atol=1e-5)
     session.truncate(len(PROMPT) + 1)  # a rollback is forgotten
     row = session.forward([2]).logits[-1]
     expected = penalised(oracle.next_logits(target, [*PROMPT, 3, 2]), PROMPT, [3, 2], ALL)
-    torch.testing.assert_close(row.cpu(), expected, rtol=0, atol=1e-7)
+    torch.testing.assert_close(row.cpu(), expected, rtol=0, atol=1e-5)
 
 
 def test_each_node_of_a_tree_is_penalised_by_its_own_path(models):
@@ -66,14 +66,14 @@ def test_each_node_of_a_tree_is_penalised_by_its_own_path(models):
     )
     for path, row in zip(([3], [3, 1], [3, 3], [3, 3, 3], [2]), rows, strict=True):
         expected = penalised(oracle.next_logits(target, [*PROMPT, *path]), PROMPT, path, ALL)
-        torch.testing.assert_close(row.cpu(), expected, rtol=0, atol=1e-7)
+        torch.testing.assert_close(row.cpu(), expected, rtol=0, atol=1e-5)
 
 
 def test_a_prompt_that_is_read_in_chunks_is_a_prompt_all_the_same(models):
     session = Session(models["target"], "target", change=ALL)
     *_, last = read_in_chunks(session, PROMPT, 3)
     expected = penalised(oracle.next_logits(models["target"], PROMPT), PROMPT, [], ALL)
-    torch.testing.assert_close(last.logits[-1].cpu(), expected, rtol=0, atol=1e-7)
+    torch.testing.assert_close(last.logits[-1].cpu(), expected, rtol=0, atol=1e-5)
 
 
 def of_name(name, models, **sampling):
