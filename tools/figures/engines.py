@@ -1,6 +1,7 @@
 """Tables of the page on runtimes: engines next to each other, forwards by width, waits of a round, batches, load."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -39,9 +40,9 @@ def bench_h200() -> str:
     return _speeds("bench-h200.json", "tokens/s")
 
 
-def widths() -> str:
+def widths(file: str = "widths-cpu") -> str:
     """Milliseconds of each target's forwards of 1 to 16 tokens, and how far those of up to eight are over the limit."""
-    rows = table("widths-cpu").query("model == 'target'")
+    rows = table(file).query("model == 'target'")
     counts = list(dict.fromkeys(rows.width))
     lines = []
     for (pair, dtype), some in rows.groupby(["pair", "dtype"], sort=False):
@@ -135,6 +136,7 @@ TABLES = {
     "bench-cpu": bench_cpu,
     "bench-h200": bench_h200,
     "widths": widths,
+    "widths-avx2": partial(widths, "widths-avx2"),
     "peers": peers,
     "waits": waits,
     "batches": batches,
