@@ -88,8 +88,14 @@ def train(
         list[str] | None,
         Option(metavar="TASK:SPLIT", help="instead of a suite: these documents, never those a task evaluates"),
     ] = None,
+    prompts: Annotated[
+        Path | None,
+        Option(help="instead of a suite: a file of prompts, as `run --prompts` reads it, first turns; none is tested"),
+    ] = None,
     models: Models,
-    documents: Annotated[int, Option(min=1, help="documents of each task")] = 50,
+    documents: Annotated[
+        int | None, Option(min=1, help="documents of each task; default: 50, of --prompts all", show_default=False)
+    ] = None,
     seed: Annotated[int, Option(help="of everything that is drawn at random")] = 0,
     set_: Set = None,
     recipe: Annotated[
@@ -185,6 +191,7 @@ def train(
             warm_up=warm_up,
             preset=preset,
             staffing=staffed.staffing(),
+            prompts=prompts,
         )
         if job and evaluate:
             runs = module.run_plans(trainer.evaluations(job, machine.device, machine.dtype, machine.runtime))

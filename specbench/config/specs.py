@@ -46,6 +46,7 @@ class ModelSpec(Settings):
     dtype: str = "bfloat16"
     adapter: str | None = Field(default=None, description="LoRA adapters: folder or hub name")
     merge: bool = Field(default=True, description="add the adapters to the weights on loading; false: keep them apart")
+    layers: int | None = Field(default=None, ge=1, description="only its first ones, before its final norm and output")
     weights: Scheme | None = Field(default=None, description="quantise on loading, but for the output layer")
     group: int | None = Field(
         default=None, ge=1, description="inputs that share a scale in int4; default: 128, if it fits"

@@ -18,6 +18,8 @@ class Curve:
     measure: Callable[[], float]  # the share of held-out choices that are the target's, now
     places: int  # where it is measured
     points: dict[int, float] = field(default_factory=dict)  # by the step after which it was measured
+    measure_learned: Callable[[], float] | None = None  # the same share on as many answers that are learned from
+    learned: dict[int, float] = field(default_factory=dict)  # by step
 
     def due(self, step: int) -> bool:
         """True if it is to be measured after a step."""
@@ -26,7 +28,11 @@ class Curve:
     def look(self, step: int) -> None:
         """Measure it, keep it, in place, and print it."""
         self.points[step] = self.measure()
-        note(f"step {step} of {self.steps}: held out, {self.points[step]:.1%} of the choices are the target's")
+        more = ""
+        if self.measure_learned:
+            self.learned[step] = self.measure_learned()
+            more = f"; on answers it learns from, {self.learned[step]:.1%}"
+        note(f"step {step} of {self.steps}: held out, {self.points[step]:.1%} of the choices are the target's{more}")
 
     def tell(self) -> None:
         """Print all points, and what they advise."""
@@ -55,5 +61,9 @@ class Curve:
                 "fewer epochs (--recipe epochs=N)"
             )
         if last - before > noise:
-            return "it was still rising: more --documents, or more epochs (--recipe epochs=N), would raise it further"
-        return "it had stopped rising: more --documents may raise it further, more epochs will not"
+            advice = "it was still rising: more --documents, or more epochs (--recipe epochs=N), would raise it further"
+        else:
+            advice = "it had stopped rising: more --documents may raise it further, more epochs will not"
+        if self.learned and list(self.learned.values())[-1] - last > 2 * noise:
+            advice += "; it knows answers that it learned from better than others: documents are what it lacks most"
+        return advice

@@ -1,5 +1,6 @@
 """Documents to learn from, never test ones, and the tasks' own scores of answers to them."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from specbench.measure.prompts import check_lengths, encode, load_tasks
 from specbench.plan import Plan
 from specbench.tasks.data import evaluated_split
 from specbench.tasks.harness import scorer
+
+NO_NAME = re.compile(r"[^\w.-]+")  # what a category may have that the name of a file cannot
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,11 @@ def training_documents(
     Tasks without calibration documents are named and left out. Tasks that use documents of another task instead are
     left out too, unless `stand_ins`: then these are read as `calibrate` reads them, and scored by the other task's
     rules. With `references`, each has its reference answer too. Raises UserError if no task is left, if a split is a
-    test split, or if a prompt is too long for the pair (`reach`: as in Method).
+    test split, or if a prompt is too long for the pair (`reach`: as in Method). A plan with a file of prompts has its
+    prompts instead, all first turns.
     """
+    if plan.prompts:
+        return _of_prompts(plan, pair, reach)
     documents: list[Document] = []
     for source in named_sources(data) if data else calibration_sources(plan, stand_ins):
         tasks = load_tasks(plan.model_copy(update={"tasks": (source.line,), "split": source.split}), pair)
@@ -96,6 +102,30 @@ def training_documents(
             "take a suite with another task, such as gsm8k or pocket_gsm8k"
         )
     return documents
+
+
+def _of_prompts(plan: Plan, pair: Pair, reach: int) -> list[Document]:
+    """The prompts of the plan's file as documents, which nothing scores."""
+    requests = [request for request in load_tasks(plan, pair).requests() if request.turn == 0]
+    prompts = [encode(pair, request.prompt) for request in requests]
+    check_lengths(requests, prompts, pair, reach)
+    return [
+        Document(
+            NO_NAME.sub("_", request.task),
+            request.doc_id,
+            prompt,
+            request.prompt_hash,
+            request.until,
+            request.max_new_tokens,
+            _unscored,
+            text=request.prompt,
+        )
+        for request, prompt in zip(requests, prompts, strict=True)
+    ]
+
+
+def _unscored(answer: str) -> float:
+    raise UserError("prompts of a file have no right answers to learn from; take --suite, or --data TASK:SPLIT")
 
 
 def calibration_sources(plan: Plan, stand_ins: bool) -> list[Source]:

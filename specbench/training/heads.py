@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specbench.base.console import duration, progress, say
+from specbench.base.console import duration, note, progress, say
 from specbench.base.hashes import stable_seed
 from specbench.config import UserError
 from specbench.engine.clock import now
@@ -115,31 +115,41 @@ class HeadTraining(Epochs[Batch]):
         )
 
     def ready(self) -> None:
-        """Print how long the training takes, as two of its steps went, which are then undone."""
+        """Print how long the training takes, as some of its steps went, which are then undone.
+
+        The second batch is read twice, as what the target says of it may be kept from the first time.
+        """
         left = self.steps - self.step
         if self.curve is None or left < FORECAST:
             return
         before, told = copy.deepcopy(self.state()), self.advance
-        for batch in self.batches(0)[:2]:
-            began = now()
-            float(self.learn(batch))
-            seconds = now() - began
+        first, *others = self.batches(0)[:2]
+        seconds = [self._seconds(batch) for batch in (first, *others, *others)]
         self.advance = ignore
         self.restore(before)
         self.advance = told
-        say(f"about {duration(seconds * left)} for {left} steps of {self.size} answers, as the first ones went")
+        fresh = min(left, self.epoch_steps)
+        total = seconds[len(others)] * fresh + seconds[-1] * (left - fresh)
+        say(f"about {duration(total)} for {left} steps of {self.size} answers, as the first ones went")
+
+    def _seconds(self, batch: Batch) -> float:
+        """How long a step takes, which changes the weights in place."""
+        began = now()
+        float(self.learn(batch))
+        return now() - began
 
     def descend(self, share: float) -> None:
         """Make a step by the gradients, in place, at a share of the highest learning rate."""
         descend(self.optimizer, self.recipe.clip, self.recipe.learning_rate * share)
 
     def state(self) -> dict[str, Any]:
-        points = self.curve.points if self.curve else {}
+        points, learned = (self.curve.points, self.curve.learned) if self.curve else ({}, {})
         return {
             "head": self.head.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
             "curve": dict(points),
+            "learned": dict(learned),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -147,7 +157,7 @@ class HeadTraining(Epochs[Batch]):
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
         if self.curve:
-            self.curve.points = dict(state.get("curve", {}))
+            self.curve.points, self.curve.learned = (dict(state.get(key, {})) for key in ("curve", "learned"))
         self.advance(self.step)
 
 
@@ -184,7 +194,18 @@ def learn_answers(job: Job, training: AnsweredTraining, lessons: Lessons) -> dic
     Returns what a head's file says of it.
     """
     places = sum(document.rows for document in lessons.held)
-    training.curve = curve = Curve(training.steps, lambda: training.first_agreement(lessons.held), places)
+    known = lessons.learned[:: max(1, len(lessons.learned) // len(lessons.held))][: len(lessons.held)]
+    training.curve = curve = Curve(
+        training.steps,
+        lambda: training.first_agreement(lessons.held),
+        places,
+        measure_learned=lambda: training.first_agreement(known),
+    )
+    count = sum(one.rows for one in lessons.learned)
+    note(
+        f"learning from {len(lessons.learned)} answers with {count} places to draft from; "
+        f"held out: {len(lessons.held)} answers with {places}"
+    )
     try:
         with progress(f"training {job.out.stem}", training.steps) as advance:
             training.run(checkpoint_of(job.out), lessons.facts, advance)
@@ -193,7 +214,8 @@ def learn_answers(job: Job, training: AnsweredTraining, lessons: Lessons) -> dic
         curve.tell()
         raise
     curve.tell()
-    return {"held_out_curve": [[step, round(value, 4)] for step, value in curve.points.items()]}
+    figures = {"held_out_curve": curve.points, "learned_curve": curve.learned}
+    return {name: [[step, round(value, 4)] for step, value in by.items()] for name, by in figures.items()}
 
 
 def to_learn(head: Learner, tensors: Mapping[str, Tensor]) -> Learner:

@@ -44,7 +44,7 @@ class UnrolledRecipe(AnsweredRecipe):
 
     steps: int = Field(ge=1, description="draft steps that are trained, each from the head's own states")
     step_decay: float = Field(gt=0, le=1, description="weight of a step's loss relative to the step before it")
-    autocast: bool = Field(description="matrix products in bfloat16")
+    autocast: Autocast = Field(description="matrix products in bfloat16; auto: on a GPU")
 
 
 class EagleRecipe(UnrolledRecipe):

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from specbench import config, methods, permissions
 from specbench.base.console import say
 from specbench.config import MethodSpec, PairSpec, TaskLine, UserError, plugins
+from specbench.config.prompts import prompt_lines
 from specbench.config.specs import ENTRY
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.runtimes import choose
@@ -43,6 +44,7 @@ from specbench.training.recipe import load_recipe, parse_grid
 FOLDER = Path(__file__).parent
 DRAFT, DECODES_WITH_DRAFT = "draft", "sps"  # what is trained that is no method, and the method that shows it
 EACH = 2  # shares of what is collected for each worker
+DOCUMENTS = 50  # of each task, unless it is said; of a file of prompts, all
 Recipe = TypeVar("Recipe", bound=config.Settings)
 
 
@@ -92,8 +94,10 @@ class Job:
     @property
     def run(self) -> str:
         """The command that decodes with the method as it ships."""
-        suite = "SUITE" if self.data else self.plan.suite
-        return f"specbench run --method {self.decodes}{self.pair_option} --suite {suite}"
+        source = "--suite SUITE" if self.data else f"--suite {self.plan.suite}"
+        if self.plan.prompts:
+            source = "--prompts FILE"
+        return f"specbench run --method {self.decodes}{self.pair_option} {source}"
 
     @property
     def decodes(self) -> str:
@@ -133,7 +137,7 @@ def train(
     method: str,
     pair: str | PairSpec,
     suite: str | None,
-    documents: int,
+    documents: int | None,
     seed: int,
     assignments: Sequence[str],
     device: str,
@@ -149,10 +153,12 @@ def train(
     warm_up: Path | None = None,
     preset: str | None = None,
     staffing: Staffing | None = None,
+    prompts: Path | None = None,
 ) -> Job | None:
     """Train a method's head for a pair on `documents` of each task of a suite, or of each TASK:SPLIT in `data`.
 
-    Returns what was trained; None if an earlier call had finished.
+    Instead it may learn from a file of `prompts`, by default from all. Returns what was trained; None if an earlier
+    call had finished.
 
     Without `stage`, a method that has several is trained in its first, and likewise for `preset`. The workers of
     `staffing` collect what it learns from, before this process trains. Raises UserError.
@@ -188,8 +194,14 @@ def train(
     axes = parse_grid(grid)
     if settled is None and (recipe or grid):
         raise UserError(f"{method} is trained without a recipe; leave out --recipe and --grid")
-    if (suite is None) == (not data):
-        raise UserError("train needs --suite (calibration documents of its tasks) or --data TASK:SPLIT, one of them")
+    if bool(suite) + bool(data) + bool(prompts) != 1:
+        raise UserError(
+            "train needs --suite (calibration documents of its tasks), --data TASK:SPLIT or --prompts FILE, one of them"
+        )
+    if prompts and getattr(module, "SCORED", False):
+        raise UserError(f"{method} learns from scored answers, and prompts of a file have no scores; take --suite")
+    if prompts and data_dir:
+        raise UserError("--prompts has documents of its own; leave out --data-dir")
     pair_spec = one_device(config.load_pair(pair))
     path = out or Path(f"{base}-{pair_spec.name}" + ("-grid" if axes else "" if name == DRAFT else ".safetensors"))
     if path.exists() and not (axes and path.is_dir()):
@@ -199,9 +211,11 @@ def train(
         say(f"{path}: its training has finished, and was stopped after that; to train again, choose another --out")
         return None
     if suite:
-        plan = preparing(pair_spec, suite, spec, documents, seed, data_dir)
+        plan = preparing(pair_spec, suite, spec, documents or DOCUMENTS, seed, data_dir)
+    elif prompts:
+        plan = _of_prompts(pair_spec, prompts, spec, documents, seed)
     else:
-        plan = _of_splits(pair_spec, data, spec, documents, seed, data_dir)
+        plan = _of_splits(pair_spec, data, spec, documents or DOCUMENTS, seed, data_dir)
     if getattr(module, "SCORED", False):
         check_code(plan)
     job = partial(
@@ -309,5 +323,20 @@ def _of_splits(
         tasks=tuple(TaskLine(task=source.task) for source in named_sources(data)),
         limit=documents,
         data_dir=data_dir,
+        seed=seed,
+    )
+
+
+def _of_prompts(pair: PairSpec, file: Path, spec: MethodSpec, documents: int | None, seed: int) -> Plan:
+    """A plan of a file of prompts, in the chat template if the target has one. Raises UserError as `prompt_lines`."""
+    return Plan(
+        pair=pair,
+        methods=(spec,),
+        baseline=None,
+        suite=file.stem,
+        tasks=prompt_lines(file, None),
+        limit=documents,
+        chat_template=True,
+        prompts=str(file.resolve()),
         seed=seed,
     )

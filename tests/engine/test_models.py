@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from word_models import WORDS, pair_of, tokenizer
 
 from specbench.config import ModelSpec, PairSpec, UserError
+from specbench.engine.models.layer_ranges import Tap, layer_range
 from specbench.engine.models.pair import check_rollback, load_pair
 from specbench.engine.models.tokenizer import vocabulary_hash
 from specbench.engine.session import Session
@@ -39,6 +40,26 @@ def saved(tmp_path_factory) -> ModelSpec:
 
 
 # What loads
+
+
+@pytest.mark.parametrize("architecture", ("llama", "gemma2", "opt"))
+def test_the_first_layers_of_a_target_draft_for_it(tmp_path, architecture):
+    """They go into its own norm and output, the file has the weights once, and `layer_range` says the same."""
+    model = tiny(architecture, 1).double()
+    whole = save(tmp_path / "whole", model)
+    spec = pair_of(whole, whole.model_copy(update={"layers": 1}))
+    pair = load_pair(spec, "cpu", "float64")
+    early, asked = pair.models["draft"], torch.tensor([PROMPT])
+    assert pair.models["target"].config.num_hidden_layers == model.config.num_hidden_layers > 1
+    assert pair.describe()["draft"]["layers"] == f"1 of {model.config.num_hidden_layers}"
+    with torch.no_grad():
+        wanted = layer_range(model, 0, 1, Tap(False))(asked, use_cache=False).logits
+        assert torch.allclose(early(asked, use_cache=False).logits, wanted, atol=1e-4)
+        assert torch.allclose(pair.models["target"](asked).logits, model(asked).logits, atol=1e-4)
+    read = Session(early, "draft").forward(PROMPT, keep=1).logits
+    assert torch.allclose(read[-1], wanted[0, -1], atol=1e-4)
+    many = whole.model_copy(update={"layers": model.config.num_hidden_layers})
+    assert "so `layers` must be from 1 to" in refused(pair_of(whole, many))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -57,6 +57,11 @@ def test_what_a_curve_advises(values, advice):
     """Of 2,500 places: differences of up to two points are none."""
     curve = Curve(40, lambda: 0.0, 2500, {10 * (i + 1): value for i, value in enumerate(values)})
     assert curve.advice().startswith(advice) and bool(curve.advice()) == bool(advice)
+    for known, lacks in ((0.05, True), (0.03, False)):
+        curve.learned = {40: values[-1] + known}
+        assert ("documents are what it lacks most" in curve.advice()) == (
+            lacks and advice.startswith(("it was s", "it had"))
+        )
     few = Curve(40, lambda: 0.0, 4, dict(curve.points))  # where half of the choices are none
     assert few.advice().startswith(advice if max(values) < 0.1 else "it had stopped rising" if advice else "")
 
@@ -66,13 +71,15 @@ def test_a_training_is_looked_at_now_and_then_and_its_file_has_the_curve(tmp_pat
     monkeypatch.setattr(Line, "agreement", lambda self, answered: [next(shares) / 100, 0.9])
     training, made = learned(tmp_path, Line())
     assert training.steps == 25 == training.step
-    assert made == {
-        "held_out_curve": [[4, 0.01], [8, 0.02], [12, 0.03], [16, 0.04], [20, 0.05], [24, 0.06], [25, 0.07]]
-    }
+    steps = [4, 8, 12, 16, 20, 24, 25]
+    assert made["held_out_curve"] == [[step, round(0.01 + 0.02 * i, 2)] for i, step in enumerate(steps)]
+    assert made["learned_curve"] == [[step, round(0.02 + 0.02 * i, 2)] for i, step in enumerate(steps)]
     said = " ".join(capsys.readouterr().out.split())
     assert "for 25 steps of 2 answers, as the first ones went" in said
+    assert "learning from 10 answers with 10 places to draft from; held out: 2 answers with 2" in said
     assert said.index("as the first ones went") < said.index("step 4 of 25: held out, 1.0% of the choices are")
-    assert "held out by step: 4 1.0%, 8 2.0%," in said and "it has hardly begun" in said
+    assert "on answers it learns from, 2.0%" in said
+    assert "held out by step: 4 1.0%, 8 3.0%," in said
 
 
 def test_finding_out_how_long_it_takes_changes_nothing(tmp_path, monkeypatch):
@@ -93,7 +100,7 @@ def test_a_training_that_is_stopped_shows_its_curve_and_goes_on_with_it(tmp_path
 
     def stopped(self, batch):
         steps.append(batch)
-        if len(steps) == 14:  # two of them are the trial's
+        if len(steps) == 15:  # three of them are the trial's
             raise KeyboardInterrupt
         return learn(self, batch)
 

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import json
 import math
 import types
 
@@ -27,8 +28,10 @@ from specbench.engine.types import Sampling
 from specbench.methods.heads import eagle3 as method
 from specbench.training import answered as data
 from specbench.training import heads
+from specbench.training import train as trainings
 from specbench.training.answered import Answered, answer, batches, blocks
-from specbench.training.documents import Document
+from specbench.training.documents import Document, training_documents
+from specbench.training.eagle3 import kept
 from specbench.training.eagle3 import train as eagle3
 from specbench.training.eagle3.fit import (
     DraftStep,
@@ -191,6 +194,26 @@ def test_steps_are_weighted_and_the_micro_batches_do_not_matter(monkeypatch):
         unrolled = [run.unrolled(block) for block in blocks(answered(), target().device)]
         first, second, third = (sum(float(loss_of(steps[i], run.head)[0]) for steps in unrolled) for i in range(3))
     assert loss == pytest.approx((first + 0.5 * second + 0.25 * third) / places, rel=1e-5)
+
+
+def test_the_target_reads_an_answer_once_where_memory_allows(monkeypatch):
+    """On a CPU; what is kept, and what no memory is left for, is what a forward over a padded batch says."""
+    counts = []
+    for free in (2**30, 0):
+        monkeypatch.setattr(kept, "free_memory", lambda device, free=free: free)
+        run = Eagle3Training(target(), new_head(target(), range(0, 96, 2), 0), answered(), recipe(steps=3), 0)
+        forwards = []
+        run.teach = lambda block, run=run, forwards=forwards: forwards.append(block) or type(run).teach(run, block)
+        for _ in range(2):
+            (block,) = blocks(answered(), target().device)
+            taught, whole = run.taught(block), teach(target(), run.head, block, 3)
+            for row, one in enumerate(answered()):
+                rows, length = one.rows, len(one)
+                assert torch.allclose(taught.features[row, :length], whole.features[row, :length], atol=1e-5)
+                assert torch.allclose(taught.logits[row, :rows], whole.logits[row, :rows], atol=1e-5)
+                assert torch.equal(taught.likeliest[row, :rows], whole.likeliest[row, :rows])
+        counts.append(len(forwards))
+    assert counts == ([2, 2] if target().device.type != "cpu" else [6, 12])
 
 
 def test_a_head_learns_its_documents_by_heart_and_nothing_of_the_target_changes(tmp_path):
@@ -365,7 +388,31 @@ def test_the_command_line_trains_a_head_for_the_bundled_pair(tmp_path, pocket):
     quick = ["epochs=1", "steps=2", "draft_vocabulary=64", "batch=4"]
     outcome = call(*words, *(part for one in quick for part in ("--recipe", one)))
     assert outcome.exit_code == 0, outcome.output
+    assert "next: specbench run --method eagle3 --suite pocket --set" in " ".join(outcome.output.split())
     head = read_head(out, "eagle3", pocket, method.SHAPES)
     assert head.trained["documents"] == 8 and head.trained["layers"] == [2, 6, 9]
     assert set(head.trained["tasks"]) == {"pocket_gsm8k", "pocket_math500", "pocket_humaneval", "pocket_cnndm"}
     assert isinstance(method.eagle_head(head, pocket.models["target"], pocket.vocabulary), EagleHead)
+
+
+def test_a_head_learns_from_a_file_of_prompts(tmp_path, pocket):
+    """All of them, first turns alone, each with its own limit; a category is part of a file's name."""
+    prompts = tmp_path / "asked.jsonl"
+    lines = [{"prompt": f"What is {i} times 3?", "category": "a/b", "max_new_tokens": 8 + i} for i in range(5)]
+    lines.append({"prompt": ["And now?", "And then?"], "category": "c", "max_new_tokens": 9})
+    prompts.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    words = ["train", "--method", "eagle3", "--prompts", str(prompts), "--out", str(tmp_path / "h.safetensors")]
+    quick = ["epochs=1", "steps=2", "draft_vocabulary=64", "batch=4"]
+    outcome = call(*words, *(part for one in quick for part in ("--recipe", one)))
+    assert outcome.exit_code == 0, outcome.output
+    head = read_head(tmp_path / "h.safetensors", "eagle3", pocket, method.SHAPES)
+    assert head.trained["documents"] == 6 and head.trained["tasks"] == ["a_b", "c"]
+    plan = trainings._of_prompts(config.load_pair("pocket"), prompts, config.load_method("eagle3"), None, 0)
+    asked = training_documents(plan, pocket, 0)
+    assert [one.max_new_tokens for one in asked] == [8, 9, 10, 11, 12, 9] and asked[0].name == "a_b-00000"
+    with pytest.raises(UserError, match="no right answers to learn from"):
+        asked[0].score("12")
+    refused = call("train", "--method", "judge", "--prompts", str(prompts))
+    assert "judge learns from scored answers" in " ".join(refused.output.split())
+    refused = call(*words[:3], "--suite", "math", *words[3:])
+    assert "train needs --suite" in " ".join(refused.output.split())

@@ -10,16 +10,34 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from specbench.base.console import duration, note, say
 from specbench.base.hashes import stable_seed
 from specbench.config import UserError
+from specbench.engine.clock import now
 from specbench.engine.models.layer_ranges import output_of
 from specbench.engine.models.pair import Pair
 from specbench.training.answered import batches
 from specbench.training.documents import Document
+from specbench.training.heads import FORECAST, autocast
 from specbench.training.loop import Epochs, cosine, descend
 from specbench_extras.drafts.data import Answers, Lesson, Packed, Teacher, answer_lesson, packed
 from specbench_extras.drafts.losses import losses, mean_of_sides, total_variation
 from specbench_extras.drafts.recipe import DraftRecipe
+
+
+class Forecast:
+    """Prints once how long a training takes, as its second step went."""
+
+    def __init__(self) -> None:
+        self.begun: list[float] = []
+
+    def step(self, left: int) -> None:
+        """A step is about to begin, and `left` are left with it."""
+        if len(self.begun) == 3:
+            return
+        self.begun.append(now())
+        if len(self.begun) == 3 and left + 2 >= FORECAST:
+            say(f"about {duration((self.begun[2] - self.begun[1]) * left)} for {left} steps, as the second one went")
 
 
 class DraftTraining(Epochs[list[Document]]):
@@ -58,6 +76,7 @@ class DraftTraining(Epochs[list[Document]]):
         )
         self.log: list[dict[str, Any]] = []
         self.best: dict[str, Tensor] = {}
+        self.forecast = Forecast()
 
     def begin(self) -> None:
         self.look()
@@ -67,6 +86,7 @@ class DraftTraining(Epochs[list[Document]]):
         return batches(self.learned, self.recipe.batch, seed, lambda document: len(document.prompt))
 
     def learn_unit(self, kept: Path | None) -> None:
+        self.forecast.step(self.steps - self.step)
         try:
             super().learn_unit(kept)
         except RuntimeError as error:  # on a CPU, being out of memory has no type of its own
@@ -118,7 +138,7 @@ class DraftTraining(Epochs[list[Document]]):
         The last exit is the whole draft.
         """
         size = min(model.config.get_text_config().vocab_size for model in (self.draft, self.target))
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocast):
+        with autocast(self.device, self.recipe.autocast):
             out = self.draft(block.tokens, use_cache=False, output_hidden_states=bool(self.recipe.exits))
             spoken = [block.at_places(out.logits)]
             if self.say:
@@ -146,6 +166,8 @@ class DraftTraining(Epochs[list[Document]]):
         if not self.best or acceptance > max(row["held_out"] for row in self.log if row["held_out"] is not None):
             self.best = {name: tensor.detach().clone() for name, tensor in own(self.draft).items()}
         self.row(held_out=acceptance)
+        when = f"epoch {self.step // self.epoch_steps} of {self.recipe.epochs}" if self.step else "before training"
+        note(f"{when}: acceptance Σ min(p, q) of held-out texts {acceptance:.3f}")
 
     def row(self, **values: Any) -> None:
         empty = {"loss": None, "learning_rate": None, "places": None, "held_out": None}
@@ -165,6 +187,19 @@ class DraftTraining(Epochs[list[Document]]):
                 parameter.copy_(self.best[name])
         merged = merge_adapters(self.draft) if self.recipe.lora_rank else self.draft
         return merged.to(self.teacher.pair.models["draft"].dtype)
+
+    def adapter_settings(self) -> dict[str, Any]:
+        """What peft has to know of the adapters."""
+        layers = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in self.best})
+        return {"r": self.recipe.lora_rank, "lora_alpha": 2 * self.recipe.lora_rank, "target_modules": layers}
+
+    def adapters(self) -> dict[str, Tensor]:
+        """The best adapters by peft's names, in the type of the draft's own weights."""
+        kind = self.teacher.pair.models["draft"].dtype
+        return {
+            f"base_model.model.{name.replace('.default.', '.')}": tensor.to(kind).cpu().contiguous()
+            for name, tensor in self.best.items()
+        }
 
     def state(self) -> dict[str, Any]:
         weights = {name: parameter.detach() for name, parameter in own(self.draft).items()}

@@ -5,7 +5,7 @@ from typing import Any, Literal, Protocol
 from pydantic import Field, field_validator
 
 from specbench.config import UserError
-from specbench.training.recipe import AdamWRecipe
+from specbench.training.recipe import AdamWRecipe, Autocast
 
 Data = Literal["ground_truth", "target", "draft", "mix_request", "mix_token", "served", "replay"]
 Loss = Literal["ce", "fkl", "rkl", "jsd", "tvd", "tvd++", "split"]
@@ -48,7 +48,7 @@ class DraftRecipe(AdamWRecipe):
     length: int = Field(ge=2, description="tokens of a text with its prompt, at most; the rest is cut off")
     lora_rank: int = Field(ge=0, description="rank of adapters (LoRA) on all linear layers; 0: all weights learn")
     gradient_checkpointing: bool = Field(description="compute layers again in the backward pass, for less memory")
-    autocast: bool = Field(description="matrix products in bfloat16")
+    autocast: Autocast = Field(description="matrix products in bfloat16; auto: on a GPU")
 
     @field_validator("temperatures", "exits", mode="before")
     @classmethod

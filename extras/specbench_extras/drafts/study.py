@@ -19,6 +19,7 @@ from specbench.analysis.metrics import interval_columns
 from specbench.base import stats
 from specbench.config import MethodSpec, ModelSpec, PairSpec, UserError, load_method
 from specbench.config.prompts import prompt_lines
+from specbench.engine.models.folders import ADAPTER
 from specbench.engine.types import Sampling
 from specbench.measure.prepare import load_models_of
 from specbench.plan import Plan
@@ -175,6 +176,8 @@ def evaluations(
     Their folders are DRAFT.before and DRAFT.after.
     """
     trained = ModelSpec(model=str(draft), dtype=pair.draft.dtype if pair.draft else "auto")
+    if pair.draft and (draft / ADAPTER[0]).is_file():
+        trained = pair.draft.model_copy(update={"adapter": str(draft)})
     described = f"the pair {pair.name} with the draft {draft.name}"
     changed = {"name": f"{pair.name}+{draft.name}", "description": described, "draft": trained}
     for name, chosen in (("before", pair), ("after", pair.model_copy(update=changed))):

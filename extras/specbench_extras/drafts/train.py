@@ -7,14 +7,18 @@ share one loop; recipe.py names them.
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import yaml
+from safetensors.torch import save_file
 
 from specbench.base import files, parquet
 from specbench.base.console import note, progress, say
 from specbench.config import UserError
+from specbench.engine.models.folders import ADAPTER
 from specbench.engine.models.heads import fingerprint
 from specbench.engine.session import common
 from specbench.engine.types import Sampling
@@ -64,6 +68,10 @@ def train(job: Job) -> None:
         raise UserError(
             f"the draft has {layers} layers, so exits must be from 1 to {layers - 1}; change them by --recipe"
         )
+    spec = job.plan.pair.draft
+    apart = bool(spec and spec.layers and recipe.lora_rank)  # the target's own layers, which are not written again
+    if apart:
+        pair_text(job)
     job.pair.need_one_tokenizer("a draft is trained on the target's own tokens")
     if recipe.data in MASKED and job.pair.chains_only:
         raise UserError(
@@ -92,7 +100,10 @@ def train(job: Job) -> None:
     parquet.write(log, pa.Table.from_pylist(rows, schema=LOG))
     files.write_text(held_out_prompts(job.out), prompt_lines(held))
     trained = {**facts, **source(job, documents), "preset": job.preset, "held_out": [first, best]}
-    write_model(job, training.finished(), trained)
+    if apart:
+        write_adapters(job, training, trained)
+    else:
+        write_model(job, training.finished(), trained)
     checkpoint_of(job.out).unlink(missing_ok=True)
     note(
         f"{len(learned)} documents learned, {len(held)} held out: acceptance Σ min(p, q) there {first:.4f} → {best:.4f}"
@@ -102,7 +113,9 @@ def train(job: Job) -> None:
     say(f"{job.out}; log: {log}")
     target = job.plan.pair.target.model
     tasks = " ".join(f"--task {line.task}" for line in job.plan.tasks)  # a suite may name others for a pair of its own
-    say(f"next: specbench run --method {job.spec.method} --target {target} --draft {job.out} {tasks}")
+    both = f"--pair {pair_file(job.out)}" if apart else f"--target {target} --draft {job.out}"
+    shown = "--prompts FILE" if job.plan.prompts else tasks
+    say(f"next: specbench run --method {job.spec.method} {both} {shown}")
 
 
 def evaluations(job: Job, device: str, dtype: str, runtime: str) -> Iterator[tuple[Plan, Path]]:
@@ -150,12 +163,48 @@ def _reference(job: Job, document: Document) -> list[int]:
 
 def write_model(job: Job, model: Any, trained: Mapping[str, Any]) -> None:
     """Write a model, its tokenizer and training.json, on what it was trained, to the folder `job.out`, whole or not."""
-    part: Path = job.out.with_name(f"{job.out.name}.part")
+    with whole_folder(job.out) as part:
+        model.save_pretrained(part)
+        job.pair.tokenizer.save_pretrained(part)
+        files.write_text(part / "training.json", json.dumps(trained, indent=1))
+
+
+def write_adapters(job: Job, training: DraftTraining, trained: Mapping[str, Any]) -> None:
+    """Write adapters and training.json to the folder `job.out`, after the pair next to it whose draft has them."""
+    files.write_text(pair_file(job.out), pair_text(job))
+    with whole_folder(job.out) as part:
+        settings = {"peft_type": "LORA", "task_type": "CAUSAL_LM", **training.adapter_settings()}
+        files.write_text(part / ADAPTER[0], json.dumps(settings, indent=1))
+        save_file(training.adapters(), part / ADAPTER[1])
+        files.write_text(part / "training.json", json.dumps(trained, indent=1))
+
+
+def pair_file(out: Path) -> Path:
+    """The pair that a trained draft without weights of its own comes with."""
+    return out.with_name(f"{out.name}.yaml")
+
+
+def pair_text(job: Job) -> str:
+    """The job's pair, whose draft has the adapters in `job.out`, as YAML. Raises UserError if its file is another's."""
+    pair = job.plan.pair
+    assert pair.draft
+    draft = pair.draft.model_copy(update={"adapter": str(job.out.resolve())})
+    models = {"target": pair.target.model_dump(exclude_defaults=True), "draft": draft.model_dump(exclude_defaults=True)}
+    text = yaml.safe_dump({"description": f"{pair.description}; trained: {job.out.name}", **models}, sort_keys=False)
+    file = pair_file(job.out)
+    if file.exists() and file.read_text("utf-8") != text:
+        raise UserError(f"{file} exists, and the pair with the trained draft is to be called so; choose another --out")
+    return text
+
+
+@contextmanager
+def whole_folder(out: Path) -> Iterator[Path]:
+    """A folder to write to, which has the name `out` in the end, or is not there at all."""
+    part = out.with_name(f"{out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
-    model.save_pretrained(part)
-    job.pair.tokenizer.save_pretrained(part)
-    files.write_text(part / "training.json", json.dumps(trained, indent=1))
+    part.mkdir(parents=True)
+    yield part
     for place in (*part.iterdir(), part):
         files.sync(place)
-    part.rename(job.out)
-    files.sync(job.out.parent)
+    part.rename(out)
+    files.sync(out.parent)

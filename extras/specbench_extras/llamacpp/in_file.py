@@ -89,6 +89,8 @@ def check_kept(spec: ModelSpec, device: torch.device, dtype: str) -> None:
         )
     if spec.adapter:
         raise Unsupported(f"{spec.model}: the llamacpp runtime takes no adapters; {ELSEWHERE}")
+    if spec.layers:
+        raise Unsupported(f"{spec.model}: the llamacpp runtime takes all layers of a file; {ELSEWHERE}")
     if dtype != "auto":
         raise Unsupported(f"the llamacpp runtime computes in the types of the file; leave out --dtype, or {ELSEWHERE}")
     if device.type != "cpu":

@@ -18,6 +18,7 @@ from specbench.base.untrusted import listed
 from specbench.config import ModelSpec, UserError
 from specbench.engine.models.folders import NEEDED, is_gguf, model_folder
 from specbench.engine.models.identity import brought_in_fewer_bits
+from specbench.engine.models.layer_ranges import layer_list
 from specbench.engine.models.tokenizer import reason_of
 from specbench.engine.runtimes.types import brought
 
@@ -101,6 +102,8 @@ def load_model(
         from specbench.engine.models.gguf_files import gguf_facts
 
         facts = gguf_facts(where) | facts
+    if spec.layers:
+        facts["layers"] = first_layers(model, spec)
     if spec.adapter:
         from specbench.engine.models.adapters import adapted  # here, as peft takes a second to import
 
@@ -112,11 +115,32 @@ def load_model(
         from specbench.engine.models.quantize import quantized
 
         facts["weights"] = quantized(model, spec)
-    elif is_gguf(spec.model) and not spec.adapter:
+    elif is_gguf(spec.model) and not spec.adapter and not spec.layers:
         from specbench.engine.models.gguf_files import FILE, gguf_file
 
         setattr(model, FILE, gguf_file(spec))
     return Loaded(model.eval(), facts)
+
+
+def first_layers(model: PreTrainedModel, spec: ModelSpec) -> str:
+    """Leave a model its first `spec.layers` layers alone, in place; returns how many of how many, for the manifest.
+
+    Raises UserError for a model that has no more, or whose layers do not run apart.
+    """
+    try:
+        name, layers = layer_list(model)
+    except ValueError as error:
+        raise UserError(f"{spec.model}: it cannot be cut to its first layers, as {error}") from None
+    count, had = spec.layers, len(layers)
+    assert count
+    if count >= had:
+        raise UserError(f"{spec.model} has {had} layers, so `layers` must be from 1 to {had - 1}")
+    setattr(model.get_decoder(), name, layers[:count])
+    config = model.config.get_text_config()
+    config.num_hidden_layers = count
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:count]
+    return f"{count} of {had}"
 
 
 def type_of(spec: ModelSpec, device: torch.device, dtype: str) -> torch.dtype | None:

@@ -19,7 +19,8 @@ from specbench.engine.models.eagle_head import EagleHead, LayerHead, head_config
 from specbench.engine.models.eagle_steps import draft_steps
 from specbench.engine.sampling import wide
 from specbench.training.answered import Answered, PaddedAnswers, batches, blocks
-from specbench.training.heads import AnsweredTraining, random_linear
+from specbench.training.eagle3.kept import Kept
+from specbench.training.heads import AnsweredTraining, autocast, random_linear
 from specbench.training.loop import linear
 from specbench.training.recipe import UnrolledRecipe
 
@@ -135,7 +136,7 @@ class Unrolled(AnsweredTraining):
         seed: int,
     ) -> None:
         super().__init__(target, head, answered, recipe, seed, betas=(0.9, 0.95))  # betas: official code
-        self.layers = layers
+        self.layers, self.kept = layers, Kept()
 
     def learn(self, batch: Sequence[Answered]) -> float:
         """Make one step, in place; returns its loss."""
@@ -167,10 +168,15 @@ class Unrolled(AnsweredTraining):
         return unroll(self.head, block, taught, self.recipe.steps)
 
     def taught(self, block: PaddedAnswers) -> Taught:
+        if self.target.device.type != "cpu":
+            return self.teach(block)
+        return Taught(*self.kept.of(block, lambda one: tuple(vars(self.teach(one)).values())))
+
+    def teach(self, block: PaddedAnswers) -> Taught:
         return teach(self.target, self.head, block, self.recipe.steps, self.layers)
 
     def autocast(self) -> torch.autocast:
-        return torch.autocast(self.target.device.type, torch.bfloat16, enabled=self.recipe.autocast)
+        return autocast(self.target.device, self.recipe.autocast)
 
     @torch.no_grad()
     def agreement(self, answered: Sequence[Answered]) -> list[float]:

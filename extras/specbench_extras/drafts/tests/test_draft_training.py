@@ -13,13 +13,15 @@ import torch
 from gates import DEVICE
 from jobs import stopping
 from made_documents import document
+from safetensors.torch import load_file
 from screens import call
 from transformers import AutoModelForCausalLM
 from word_models import tokenizer
 
 from specbench import config
 from specbench.config import UserError
-from specbench.engine.models.pair import Pair
+from specbench.engine.models.folders import ADAPTER
+from specbench.engine.models.pair import Pair, load_pair
 from specbench.methods import module
 from specbench.plan import Plan
 from specbench.training.recipe import load_recipe
@@ -385,6 +387,34 @@ def test_a_stopped_training_goes_on_and_gives_the_same_weights(job, monkeypatch)
     assert weights(job("stopped").out) == weights(job("whole").out)
     logs = [pq.read_table(job(name).out.with_name(f"{name}.log.parquet")) for name in ("whole", "stopped")]
     assert logs[0].equals(logs[1])
+
+
+def test_a_draft_of_the_targets_first_layers_is_written_as_adapters_alone(tmp_path, capsys):
+    """Neither its embedding nor the layers are stored again; a pair's file puts both together."""
+    file, prompts, out = tmp_path / "pair.yaml", tmp_path / "asked.jsonl", tmp_path / "early"
+    file.write_text('description: ""\ntarget: {model: "bundled:target"}\ndraft: {of: target, layers: 3}\n')
+    prompts.write_text("".join(f'{{"prompt": "{i} times 3?", "max_new_tokens": 8}}\n' for i in range(8)))
+    quick = ["epochs=3", "batch=4", "data=target", "lora_rank=2", "learning_rate=0.01"]
+    words = ["train", "--method", "draft", "--pair", str(file), "--prompts", str(prompts), "--out", str(out)]
+    words += [part for one in quick for part in ("--recipe", one)]
+    out.with_suffix(".yaml").write_text("another's")
+    assert "early.yaml exists, and the pair" in " ".join(call(*words).output.split())
+    out.with_suffix(".yaml").unlink()
+    outcome = call(*words)
+    assert outcome.exit_code == 0, outcome.output
+    printed = " ".join(outcome.output.split())
+    assert "before training: acceptance" in printed and "epoch 3 of 3: acceptance" in printed
+    assert f"--pair {out}.yaml --prompts FILE" in printed.replace(f"{out} .yaml", f"{out}.yaml")
+    assert sorted(path.name for path in out.iterdir()) == [*ADAPTER, "training.json"]
+    first, best = json.loads((out / "training.json").read_text())["held_out"]
+    stored = load_file(out / "adapter_model.safetensors")
+    assert best > first and not any("embed" in name or "base_layer" in name for name in stored)
+    plain, trained = (load_pair(config.load_pair(str(path))) for path in (file, f"{out}.yaml"))
+    assert [model.config.num_hidden_layers for model in trained.models.values()][1] == 3
+    asked = torch.arange(5, 25)[None]
+    same = [pair.models["target"](asked).logits for pair in (plain, trained)]
+    other = [pair.models["draft"](asked).logits for pair in (plain, trained)]
+    assert torch.equal(*same) and not torch.allclose(*other)
 
 
 def test_what_cannot_be_trained_is_refused_in_a_line(job, monkeypatch):

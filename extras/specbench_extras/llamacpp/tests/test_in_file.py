@@ -62,6 +62,7 @@ def test_tied_weights_are_one():
     [
         ({"model": "some/folder"}, "cpu", "auto", "GGUF files, and some/folder is none; name one, as in --target"),
         ({"model": "a.gguf", "adapter": "lora"}, "cpu", "auto", "takes no adapters; use --runtime static"),
+        ({"model": "a.gguf", "layers": 2}, "cpu", "auto", "takes all layers of a file; use --runtime static"),
         ({"model": "a.gguf"}, "cpu", "bfloat16", "in the types of the file; leave out --dtype"),
         ({"model": "a.gguf"}, "cuda", "auto", "runs on a CPU and not on cuda; add --device cpu"),
     ],
