@@ -36,8 +36,8 @@ ABOUT = {name: MEANINGS[name] for name in FIGURES if name in MEANINGS} | {
 }
 VERDICTS = {"speed_verdict": "speed: verdict", "score_verdict": "score: verdict"}
 NOTES = (
-    f"{LEADS} marks the fastest method of a pair and task in its group, of those whose score is not significantly lower, "
-    "and those that are not shown to be slower.",
+    f"{LEADS} marks the fastest method of a pair and task in its group, of those whose score is not significantly "
+    "lower, and those that are not shown to be slower.",
     "Groups are of runs with the same machine, versions, dtype, runtime, models, documents and prompts; speeds of "
     "different groups do not compare, so rows are sorted within their group.",
     f"A verdict needs an interval and {FEWEST} documents; p values have Holm's correction within a group. A speedup "
