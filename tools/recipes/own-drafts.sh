@@ -6,19 +6,19 @@
 # training. A command that was stopped goes on, and what is there is not made again.
 set -eu
 . "$(dirname "$0")/common.sh"
-pair=${PAIR:-smollm2} out=${OUT:-runs/own-drafts} layers=${LAYERS:-10}
+pair=${PAIR:-smollm2} out=${OUT:-runs/own-drafts} layers=${LAYERS:-10} answer=${ANSWER:-128}
 mkdir -p "$out"
 
 article='Summarize the following article:\n\n'
 make_once "$out/articles.jsonl" python tools/recipes/own_prompts.py --pair "$pair" --count "${ARTICLES:-64}" \
-  --begin "$article" --end '\n\nSummary:' --most 224 --answer "${ANSWER:-128}" --out "$out/articles.jsonl"
+  --begin "$article" --end '\n\nSummary:' --most 224 --answer "$answer" --out "$out/articles.jsonl"
 make_once "$out/turns.jsonl" python tools/recipes/own_prompts.py --pair "$pair" --count "${TURNS:-1024}" \
-  --most 64 --answer "${ANSWER:-128}" --out "$out/turns.jsonl"
+  --most 64 --answer "$answer" --out "$out/turns.jsonl"
 [ -e "$out/prompts.jsonl" ] || cat "$out/articles.jsonl" "$out/turns.jsonl" > "$out/prompts.jsonl"
 
 make_once "$out/eagle3.safetensors" \
   specbench train --method eagle3 --pair "$pair" --prompts "$out/prompts.jsonl" \
-  --recipe draft_vocabulary=4096 --recipe steps=3 --recipe epochs="${EPOCHS:-6}" --recipe batch=4 \
+  --recipe draft_vocabulary=8192 --recipe steps=3 --recipe epochs="${EPOCHS:-6}" --recipe batch=4 \
   --recipe learning_rate=0.001 --recipe warmup=0.05 --out "$out/eagle3.safetensors"
 
 python tools/recipes/first_layers.py "$pair" "$layers" > "$out/first-$layers.yaml"
@@ -31,7 +31,7 @@ make_once "$out/early-$layers" \
 
 if [ -z "${DATA:-}" ]; then exit; fi
 # shellcheck disable=SC2206 # several words
-more=(${MORE:---untimed})
+more=(${MORE:---untimed --baseline none})
 for name in eagle3 early; do
   case $name in
     eagle3) methods=(--pair "$pair" --method eagle3 --method eagle3-chain --method pld
@@ -39,7 +39,8 @@ for name in eagle3 early; do
     early) methods=(--pair "$out/early-$layers.yaml" --method sps) ;;
   esac
   run_into "$out/cnn-$name" "${methods[@]}" --task cnn_dailymail_abisee --data-dir "$DATA" --apply-chat-template \
-    --limit "${LIMIT:-12}" "${more[@]}"
-  run_into "$out/mt-$name" "${methods[@]}" --prompts "$DATA/mt_bench.jsonl" --limit "${LIMIT:-12}" --max-new-tokens 128 \
-    "${more[@]}"
+    --limit "${LIMIT:-12}" --max-new-tokens "$answer" "${more[@]}"
+  run_into "$out/mt-$name" "${methods[@]}" --prompts "$DATA/mt_bench.jsonl" --limit "${EACH:-2}" --max-new-tokens "$answer" \
+    "${more[@]}"  # of each of its eight categories, two turns each
 done
+python tools/recipes/own_drafts_table.py "$out" > "$out/own-drafts.csv"

@@ -25,6 +25,8 @@ SENTENCE = re.compile(r".*[.!?][\"')]?(?=\s|$)", re.DOTALL)
 
 def turn_start(pair: Pair) -> list[int]:
     """What the chat template has before the user's turn."""
+    if not pair.tokenizer.chat_template:
+        raise SystemExit(f"{pair.name}'s target has no chat template, so it does not write a user's turns")
     messages = [{"role": "user", "content": MARK}]
     text = pair.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return list(pair.tokenizer(text.split(MARK)[0], add_special_tokens=False)["input_ids"])

@@ -60,8 +60,8 @@ class Packed:
         return self.tokens[self.rows, self.places]
 
     def at_places(self, logits: Tensor) -> Tensor:
-        """The rows [N, V] of logits [B, T, V] that predict the tokens at the places."""
-        return logits[self.rows, self.places - 1]
+        """The rows [N, V] of logits [B, n, V] after the last n tokens that predict those at the places."""
+        return logits[self.rows, self.places - 1 - (self.tokens.shape[1] - logits.shape[1])]
 
 
 def packed(lessons: Sequence[Lesson], device: torch.device) -> Iterator[Packed]:

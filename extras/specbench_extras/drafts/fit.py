@@ -138,14 +138,16 @@ class DraftTraining(Epochs[list[Document]]):
         The last exit is the whole draft.
         """
         size = min(model.config.get_text_config().vocab_size for model in (self.draft, self.target))
+        needed = block.tokens.shape[1] - int(block.places.min()) + 1  # of the last tokens
+        asked: dict[str, Any] = {"use_cache": False, "logits_to_keep": needed}
         with autocast(self.device, self.recipe.autocast):
-            out = self.draft(block.tokens, use_cache=False, output_hidden_states=bool(self.recipe.exits))
+            out = self.draft(block.tokens, output_hidden_states=bool(self.recipe.exits), **asked)
             spoken = [block.at_places(out.logits)]
             if self.say:
                 states = [block.at_places(out.hidden_states[before]) for before in self.recipe.exits]
                 spoken = [*map(self.say, states), *spoken]
             with torch.no_grad():
-                taught = block.at_places(self.target(block.tokens, use_cache=False).logits)
+                taught = block.at_places(self.target(block.tokens, **asked).logits)
         wide = torch.promote_types(torch.float32, out.logits.dtype)
         return [drafted[:, :size].to(wide) for drafted in spoken], taught[:, :size].to(wide)
 

@@ -42,12 +42,12 @@ def teach(
 
     `layers` are the hidden states that the head reads; by default those of EAGLE-3.
     """
-    out = target(block.tokens, use_cache=False, output_hidden_states=True)
+    length, first = block.tokens.shape[1], int(block.prompts.min())  # no head drafts before
+    out = target(block.tokens, use_cache=False, output_hidden_states=True, logits_to_keep=length - first)
     features = torch.cat([out.hidden_states[i] for i in layers or layers_read(target)], -1)
     count = int((block.lengths - block.prompts).max()) - 1 + steps - 1
-    at = (block.prompts[:, None] + torch.arange(count, device=block.tokens.device)).clamp_(
-        max=block.tokens.shape[1] - 1
-    )
+    at = (block.prompts[:, None] + torch.arange(count, device=block.tokens.device)).clamp_(max=length - 1)
+    at -= length - out.logits.shape[1]  # some models give all
     logits = wide(out.logits.gather(1, at[..., None].expand(-1, -1, out.logits.shape[-1])))
     return Taught(features, logits[..., head.ids], logits.argmax(-1))
 
