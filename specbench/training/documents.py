@@ -3,10 +3,12 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from specbench.base.console import note
 from specbench.base.hashes import stable_seed
-from specbench.config import SUITES, TaskLine, UserError, task_info
+from specbench.config import SUITES, MethodSpec, PairSpec, TaskLine, UserError, task_info
+from specbench.config.prompts import prompt_lines
 from specbench.engine.generate import Ending, Limits
 from specbench.engine.models.pair import Pair
 from specbench.measure.manifest import digest
@@ -179,3 +181,34 @@ def split_documents(documents: Sequence[Document], seed: int, one_in: int) -> tu
     if not learned:
         raise UserError(f"no document is left to learn from once {len(held)} is held out; take more --documents")
     return [one for one in documents if one.name in learned], [one for one in documents if one.name in held]
+
+
+def plan_of_splits(
+    pair: PairSpec, data: Sequence[str], spec: MethodSpec, documents: int, seed: int, data_dir: str | None
+) -> Plan:
+    """A plan whose documents are named as TASK:SPLIT."""
+    return Plan(
+        pair=pair,
+        methods=(spec,),
+        baseline=None,
+        suite=" ".join(data),
+        tasks=tuple(TaskLine(task=source.task) for source in named_sources(data)),
+        limit=documents,
+        data_dir=data_dir,
+        seed=seed,
+    )
+
+
+def plan_of_prompts(pair: PairSpec, file: Path, spec: MethodSpec, documents: int | None, seed: int) -> Plan:
+    """A plan of a file of prompts, in the chat template if the target has one. Raises UserError as `prompt_lines`."""
+    return Plan(
+        pair=pair,
+        methods=(spec,),
+        baseline=None,
+        suite=file.stem,
+        tasks=prompt_lines(file, None),
+        limit=documents,
+        chat_template=True,
+        prompts=str(file.resolve()),
+        seed=seed,
+    )

@@ -25,8 +25,7 @@ from typing import Any, TypeVar
 
 from specbench import config, methods, permissions
 from specbench.base.console import say
-from specbench.config import MethodSpec, PairSpec, TaskLine, UserError, plugins
-from specbench.config.prompts import prompt_lines
+from specbench.config import MethodSpec, PairSpec, UserError, plugins
 from specbench.config.specs import ENTRY
 from specbench.engine.models.pair import Pair, load_pair
 from specbench.engine.runtimes import choose
@@ -38,7 +37,7 @@ from specbench.measure.staffing import Staffing
 from specbench.methods import own
 from specbench.plan import Plan, preparing
 from specbench.training.collected import Share, sharing
-from specbench.training.documents import named_sources
+from specbench.training.documents import plan_of_prompts, plan_of_splits
 from specbench.training.recipe import load_recipe, parse_grid
 
 FOLDER = Path(__file__).parent
@@ -213,9 +212,9 @@ def train(
     if suite:
         plan = preparing(pair_spec, suite, spec, documents or DOCUMENTS, seed, data_dir)
     elif prompts:
-        plan = _of_prompts(pair_spec, prompts, spec, documents, seed)
+        plan = plan_of_prompts(pair_spec, prompts, spec, documents, seed)
     else:
-        plan = _of_splits(pair_spec, data, spec, documents or DOCUMENTS, seed, data_dir)
+        plan = plan_of_splits(pair_spec, data, spec, documents or DOCUMENTS, seed, data_dir)
     if getattr(module, "SCORED", False):
         check_code(plan)
     job = partial(
@@ -309,34 +308,3 @@ def _chosen_preset(method: str, presets: Sequence[str], preset: str | None) -> s
         which = f"has the recipes of {named}; name one of them" if presets else "has a single recipe"
         raise UserError(f"--preset {preset}: {method} {which}")
     return preset or (method if method in presets else presets[0] if presets else "")
-
-
-def _of_splits(
-    pair: PairSpec, data: Sequence[str], spec: MethodSpec, documents: int, seed: int, data_dir: str | None
-) -> Plan:
-    """A plan whose documents are named as TASK:SPLIT."""
-    return Plan(
-        pair=pair,
-        methods=(spec,),
-        baseline=None,
-        suite=" ".join(data),
-        tasks=tuple(TaskLine(task=source.task) for source in named_sources(data)),
-        limit=documents,
-        data_dir=data_dir,
-        seed=seed,
-    )
-
-
-def _of_prompts(pair: PairSpec, file: Path, spec: MethodSpec, documents: int | None, seed: int) -> Plan:
-    """A plan of a file of prompts, in the chat template if the target has one. Raises UserError as `prompt_lines`."""
-    return Plan(
-        pair=pair,
-        methods=(spec,),
-        baseline=None,
-        suite=file.stem,
-        tasks=prompt_lines(file, None),
-        limit=documents,
-        chat_template=True,
-        prompts=str(file.resolve()),
-        seed=seed,
-    )

@@ -28,9 +28,8 @@ from specbench.engine.types import Sampling
 from specbench.methods.heads import eagle3 as method
 from specbench.training import answered as data
 from specbench.training import heads
-from specbench.training import train as trainings
 from specbench.training.answered import Answered, answer, batches, blocks
-from specbench.training.documents import Document, training_documents
+from specbench.training.documents import Document, plan_of_prompts, training_documents
 from specbench.training.eagle3 import kept
 from specbench.training.eagle3 import train as eagle3
 from specbench.training.eagle3.fit import (
@@ -407,7 +406,7 @@ def test_a_head_learns_from_a_file_of_prompts(tmp_path, pocket):
     assert outcome.exit_code == 0, outcome.output
     head = read_head(tmp_path / "h.safetensors", "eagle3", pocket, method.SHAPES)
     assert head.trained["documents"] == 6 and head.trained["tasks"] == ["a_b", "c"]
-    plan = trainings._of_prompts(config.load_pair("pocket"), prompts, config.load_method("eagle3"), None, 0)
+    plan = plan_of_prompts(config.load_pair("pocket"), prompts, config.load_method("eagle3"), None, 0)
     asked = training_documents(plan, pocket, 0)
     assert [one.max_new_tokens for one in asked] == [8, 9, 10, 11, 12, 9] and asked[0].name == "a_b-00000"
     with pytest.raises(UserError, match="no right answers to learn from"):

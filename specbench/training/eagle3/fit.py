@@ -19,7 +19,7 @@ from specbench.engine.models.eagle_head import EagleHead, LayerHead, head_config
 from specbench.engine.models.eagle_steps import draft_steps
 from specbench.engine.sampling import wide
 from specbench.training.answered import Answered, PaddedAnswers, batches, blocks
-from specbench.training.eagle3.kept import Kept
+from specbench.training.eagle3.kept import KeptLessons
 from specbench.training.heads import AnsweredTraining, autocast, random_linear
 from specbench.training.loop import linear
 from specbench.training.recipe import UnrolledRecipe
@@ -136,7 +136,7 @@ class Unrolled(AnsweredTraining):
         seed: int,
     ) -> None:
         super().__init__(target, head, answered, recipe, seed, betas=(0.9, 0.95))  # betas: official code
-        self.layers, self.kept = layers, Kept()
+        self.layers, self.kept = layers, KeptLessons()
 
     def learn(self, batch: Sequence[Answered]) -> float:
         """Make one step, in place; returns its loss."""

@@ -15,7 +15,7 @@ from specbench.training.answered import PaddedAnswers
 SHARE = 4  # what is kept takes at most one in SHARE of the free bytes
 
 
-class Kept:
+class KeptLessons:
     """Tensors [1, n, …] of texts, each computed alone, so that what was in its batch changes nothing."""
 
     def __init__(self) -> None:
