@@ -18,7 +18,6 @@ from specbench.base.untrusted import listed
 from specbench.config import ModelSpec, UserError
 from specbench.engine.models.folders import NEEDED, is_gguf, model_folder
 from specbench.engine.models.identity import brought_in_fewer_bits
-from specbench.engine.models.layer_ranges import layer_list
 from specbench.engine.models.tokenizer import reason_of
 from specbench.engine.runtimes.types import brought
 
@@ -127,6 +126,8 @@ def first_layers(model: PreTrainedModel, spec: ModelSpec) -> str:
 
     Raises UserError for a model that has no more, or whose layers do not run apart.
     """
+    from specbench.engine.models.layer_ranges import layer_list  # most models come whole
+
     try:
         name, layers = layer_list(model)
     except ValueError as error:
