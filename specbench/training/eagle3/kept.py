@@ -1,7 +1,7 @@
 """What the target says of answers, kept in memory from the first pass over them on, where it computes on a CPU.
 
 There a forward of the target takes as long as the draft steps of its head, or longer, and every pass over the answers
-would repeat it. A GPU reads padded batches anew, which its memory would not hold.
+would repeat it. A GPU reads padded batches again, since its memory would not hold what they say.
 """
 
 from collections.abc import Callable, Sequence
